@@ -1,6 +1,7 @@
 """Measure `burn_engine.learn` with few images of each class, against `burn evaluate svm`.
 
     python benchmarks/few_shot.py features.npz [more.npz …] [--draws 20] [--shots 1 5 20] [--json]
+        [--widths 512 256 256 512]
 
 A file holds arrays: `a`, features of images to learn from, float32 (images, features), and `la`,
 their classes, int64 (images,); `b` and `lb`, the same of the test images. For each number of images
@@ -16,6 +17,10 @@ and each draw, of a fixed seed, both learn from the same images of each class:
 Numbers are percent of the test images, mean and standard deviation over the draws: accuracy, and
 mAP, which is what `burn evaluate svm` reports. `above` is the mean of the draws' differences in
 accuracy and its standard error; `left out` is the accuracy that `learn` itself expects.
+
+With `--widths` the features are means of several maps, the last map's first, and only these are
+compared, as JSON: `last` learns from the last map's, `several` from all, each map's with the same
+mean length, and `chosen` from what `burn-engine learn` chooses without the test images.
 
 "None of these" is measured with 20 images a class, each class left out once for each of 5 draws:
 the share of test images of known classes that are refused, of the unknown class, and of the test
@@ -36,6 +41,7 @@ from numpy.typing import NDArray
 import burn_engine
 from burn.evaluation.svm.solver import COSTS, SvmData, average_precision, fit_svm, svm_full
 from burn_engine.learning import cosine_to, softmax
+from burn_engine.maps import equal_lengths, is_better
 
 Array = NDArray[Any]
 
@@ -85,6 +91,30 @@ def means_accuracy(a: Array, la: Array, b: Array, lb: Array) -> float:
     means = np.stack([a[la == c].mean(axis=0) for c in range(la.max() + 1)])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     return float(((b @ means.T).argmax(axis=1) == lb).mean())
+
+
+def measure_maps(data: Any, widths: list[int], shots: int, draws: int) -> dict[str, Any]:
+    """Compare the last map's means with those of several, with `shots` images of each class."""
+    a, la, b, lb = (data[key] for key in ("a", "la", "b", "lb"))
+    rows = []
+    for seed in range(draws):
+        chosen = draw(la, shots, seed)
+        factors = equal_lengths(a[chosen], widths)
+        found = []
+        for columns in (slice(widths[0]), slice(None)):
+            each, tests = (x[:, columns] * factors[columns] for x in (a[chosen], b))
+            scores, learned = learn_scores(each, la[chosen], tests)
+            found.append((100 * float((scores.argmax(axis=1) == lb).mean()), learned))
+        (last, of_last), (several, of_several) = found
+        taken = is_better(of_several, of_last)
+        rows.append([last, several, several if taken else last, float(taken)])
+    each = np.array(rows)
+    gain = each[:, 1] - each[:, 0]
+    result: dict[str, Any] = {"shots": shots, "draws": draws}
+    for i, way in enumerate(("last", "several", "chosen")):
+        result[f"{way} accuracy"] = [each[:, i].mean(), each[:, i].std()]
+    result["several above last"] = [gain.mean(), gain.std() / np.sqrt(draws)]
+    return result | {"several chosen": int(each[:, 3].sum())}
 
 
 def measure(data: Any, shots: int, draws: int) -> dict[str, Any]:
@@ -139,10 +169,16 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--shots", type=int, nargs="+", default=[1, 5, 20])
+    parser.add_argument("--widths", type=int, nargs="+", default=[])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     loaded = {file: dict(np.load(file)) for file in options.files}
     for file, data in loaded.items():
+        if options.widths:
+            for shots in options.shots:
+                found = measure_maps(data, options.widths, shots, options.draws)
+                print(json.dumps({"file": file.stem, **found}), flush=True)
+            continue
         for shots in options.shots:
             found = measure(data, shots, options.draws)
             if options.json:

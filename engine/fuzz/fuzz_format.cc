@@ -111,6 +111,19 @@ void check_layer(const burn::Layer &layer) {
     if (branched) check_branched(layer);
 }
 
+void check_also(const std::vector<burn::Layer> &layers, size_t index) {
+    const burn::Layer &layer = layers[index];
+    must(layer.also.empty() || layer.kind == burn::Kind::global_mean);
+    must(layer.also.size() <= 16);
+    int channels = layer.in_channels, before = 0;
+    for (const int one : layer.also) {
+        must(one > before && static_cast<size_t>(one) + 1 < index);
+        before = one;
+        channels += layers[static_cast<size_t>(one)].out_channels;
+    }
+    must(layer.kind != burn::Kind::global_mean || layer.out_channels == channels);
+}
+
 void check_program(const burn::Program &program) {
     const size_t count = program.layers.size();
     must(count >= 3 && count <= 1000);
@@ -123,6 +136,7 @@ void check_program(const burn::Program &program) {
     const size_t classes = program.classes.size();
     must(classes == 0 || classes == static_cast<size_t>(channels));
     must(static_cast<size_t>(program.features) == count - (classes ? 2 : 1));
+    for (size_t i = 0; i < count; ++i) check_also(program.layers, i);
 }
 
 void check_message(const char *message) {
@@ -246,7 +260,7 @@ void change_word(std::string &program, Random &random) {
         "\"gated_convolution\"", "\"branched_convolution\"", "\"gate\"", "\"experts\"",
         "\"groups\"", "\"repeat\"", "\"side\"", "\"product\"", "\"none\"", "\"input\"", "\"mixed\"",
         "64", "65", "\"features\"", "\"classes\"", "\"origin\"", "\"resize\"", "\"size\"",
-        "\"layers\""};
+        "\"layers\"", "\"also\"", "\"b.1\"", "\"b.2\"", "[\"b.1\",\"b.1\"]"};
     const char *const separators = "{}[],: ";
     const size_t begin = program.find_first_not_of(separators, below(random, program.size() + 1));
     if (begin == std::string::npos) return;

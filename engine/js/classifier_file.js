@@ -27,7 +27,8 @@ export function withClassifier(base, learned) {
   stored.set(`${name}.bias`, { dtype: "F32", shape: shape.slice(0, 1), data: littleEndian(bias) });
   layers.push({ kind: "linear", name, input: features.name, relu: false });
   program.classes = learned.classes;
-  program.origin = { ...program.origin, learned: how(learned) };
+  const several = features.also?.length ? { layers: [features.input, ...features.also] } : {};
+  program.origin = { ...program.origin, learned: { ...how(learned), ...several } };
   return safetensors(stored, { ...metadata, bnn: JSON.stringify(program) });
 }
 

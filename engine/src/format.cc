@@ -31,7 +31,7 @@ using json::Type;
 using json::Value;
 using Shape = std::vector<uint64_t>;
 
-constexpr uint64_t last_format = 4;
+constexpr uint64_t last_format = 5;
 constexpr uint64_t max_file_size = uint64_t{1} << 30;
 constexpr uint64_t max_header_size = 10'000'000;
 constexpr uint64_t length_size = 8;
@@ -40,6 +40,7 @@ constexpr uint64_t max_image_size = 4096;
 constexpr uint64_t max_channels = 4096;
 constexpr uint64_t max_experts = 64;
 constexpr uint64_t max_repeat = 16;
+constexpr size_t max_also = 16;
 constexpr uint64_t max_linear_outputs = 1'000'000;
 
 [[noreturn]] void fail(const std::string &where, const std::string &what) {
@@ -634,17 +635,52 @@ void read_branched_convolution(Layer &layer, const Fields &fields, Data &data) {
     layer.out_channels = b.last.out;
 }
 
-void read_global_mean(Layer &layer, const Fields &fields, Data &data, uint64_t format) {
+// Returns the indices of the layers besides the last whose maps a global_mean averages.
+std::vector<int> read_also(const Fields &fields, const std::vector<Layer> &layers) {
+    const Value array = fields.need("also", Type::array);
+    if (array.count() > max_also) {
+        fields.fail("also has " + number_text(array.count()) + " names, at most " +
+                    number_text(max_also) + " are allowed");
+    }
+    std::vector<int> also;
+    for (const Value &value : array.elements()) {
+        const std::string name = value.is(Type::string) ? value.string() : "";
+        const auto found = std::find_if(layers.begin(), layers.end() - 1, [&](const Layer &layer) {
+            return is_binary(layer.kind) && layer.name == name;
+        });
+        const int index = static_cast<int>(found - layers.begin());
+        const std::string names = "also names " + printable(value.source());
+        if (found == layers.end() - 1) {
+            fields.fail(names + ", which is no binary or gated convolution before " +
+                        quoted(layers.back().name));
+        }
+        if (!also.empty() && index <= also.back()) {
+            fields.fail(names + " after " + quoted(layers[static_cast<size_t>(also.back())].name) +
+                        ", needs each name once, in the order of the program");
+        }
+        also.push_back(index);
+    }
+    return also;
+}
+
+void read_global_mean(Layer &layer, const Fields &fields, const std::vector<Layer> &layers,
+                      Data &data, uint64_t format) {
     bool scaled = false;
+    layer.out_channels = layer.in_channels;
     if (format < 3) {
         fields.only({"kind", "name", "input"});
-    } else {
+    } else if (format < 5) {
         fields.only({"kind", "name", "input", "scaled"});
         scaled = fields.boolean("scaled");
+    } else {
+        fields.only({"kind", "name", "input", "scaled", "also"});
+        scaled = fields.boolean("scaled");
+        layer.also = read_also(fields, layers);
+        for (const int one : layer.also)
+            layer.out_channels += layers[static_cast<size_t>(one)].out_channels;
     }
-    layer.out_channels = layer.in_channels;
-    layer.bias = data.floats(layer, "bias", {unsigned_of(layer.in_channels)});
-    if (scaled) layer.scale = data.floats(layer, "scale", {unsigned_of(layer.in_channels)});
+    layer.bias = data.floats(layer, "bias", {unsigned_of(layer.out_channels)});
+    if (scaled) layer.scale = data.floats(layer, "scale", {unsigned_of(layer.out_channels)});
 }
 
 void read_linear(Layer &layer, const Fields &fields, Data &data) {
@@ -699,7 +735,7 @@ Layer read_layer(const Value &value, const std::vector<Layer> &layers, Data &dat
     switch (layer.kind) {
         case Kind::convolution: read_convolution(layer, fields, data); break;
         case Kind::binary_convolution: read_binary_convolution(layer, fields, data); break;
-        case Kind::global_mean: read_global_mean(layer, fields, data, format); break;
+        case Kind::global_mean: read_global_mean(layer, fields, layers, data, format); break;
         case Kind::linear: read_linear(layer, fields, data); break;
         case Kind::gated_convolution: read_gated_convolution(layer, fields, data, format); break;
         case Kind::branched_convolution: read_branched_convolution(layer, fields, data); break;
@@ -714,7 +750,8 @@ uint64_t read_format(const Fields &program) {
     const std::optional<uint64_t> format = found.unsigned_integer();
     if (format && *format >= 1 && *format <= last_format) return *format;
     const bool newer = format && *format > last_format;
-    fail("program", "format is " + printable(found.source()) + ", this reader knows 1, 2, 3 and 4" +
+    fail("program", "format is " + printable(found.source()) +
+                        ", this reader knows 1, 2, 3, 4 and 5" +
                         (newer ? ": update burn-engine" : ""));
 }
 

@@ -88,6 +88,7 @@ struct Layer {
     std::vector<float> multiplier;  // binary and gated: [out]
     std::vector<float> slope;       // binary_convolution: [out]
     std::vector<float> scale;       // global_mean: [out], or empty for 1
+    std::vector<int> also;          // global_mean: indices of the earlier layers it averages too
     Gated gated;
     Branched branched;
 };

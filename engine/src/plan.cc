@@ -94,9 +94,25 @@ Plan::Plan(const Model &model, int height, int width, int threads, int layer)
     make_scratch();
 }
 
+// Returns the layers whose maps a global_mean that is run averages.
+std::vector<int> Plan::averaged_layers() const {
+    const auto &layers = model_.program().layers;
+    for (int i = 0; i <= last_layer_; ++i) {
+        if (layers[to_size(i)].kind != Kind::global_mean) continue;
+        std::vector<int> averaged = layers[to_size(i)].also;
+        averaged.push_back(i - 1);
+        return averaged;
+    }
+    return {};
+}
+
 void Plan::make_steps() {
     const auto &layers = model_.program().layers;
     Shape shape = input_;
+    const std::vector<int> averaged = averaged_layers();
+    const auto is_averaged = [&](int layer) {
+        return std::find(averaged.begin(), averaged.end(), layer) != averaged.end();
+    };
     for (int i = 0; i <= last_layer_;) {
         const Layer &first = layers[to_size(i)];
         if (first.kind == Kind::global_mean || first.kind == Kind::linear) break;
@@ -111,7 +127,7 @@ void Plan::make_steps() {
         if (i == 0) first_ = shape;
         shape = strided(shape, first.branched.second_stride);
         if (i > 0) {
-            while (!step.alone && step.last < last_layer_) {
+            while (!step.alone && step.last < last_layer_ && !is_averaged(step.last)) {
                 const Layer &next = layers[to_size(step.last + 1)];
                 if (next.kind != Kind::binary_convolution || next.kernel != 1 || next.stride != 1) {
                     break;
@@ -129,6 +145,7 @@ void Plan::make_steps() {
         map.height = shape.height;
         map.width = shape.width;
         map.pitch = pitch_of(layers[to_size(step.last)].out_channels);
+        map.averaged = is_averaged(step.last);
         maps_.push_back(std::move(map));
         i = step.last + 1;
         steps_.push_back(std::move(step));
@@ -146,7 +163,8 @@ void Plan::make_phases() {
         // A shortcut that is read in place over several rows needs them contiguous in memory.
         const bool rows_apart = reader.rows_at_once == 1 || !shortcut_in_place(layer);
         // Every further 3 × 3 convolution adds rows that are computed twice, at the edges of bands.
-        const bool together = !reader.alone && !steps_[i - 1].alone;
+        // Its rows at such edges would be summed twice.
+        const bool together = !reader.alone && !steps_[i - 1].alone && !between.averaged;
         if (together && bytes > kLargeMap && rows_apart && i - phase.first < 3) {
             phase.last = i;
         } else {
@@ -212,7 +230,10 @@ void Plan::make_maps() {
         Map &map = maps_[phases_[p].last];
         const int reader = steps_[phases_[p].last].last + 1;
         map.memory[0].values = turns[p % 2];
-        if (reader <= last_layer_ && needs_sums(layers[to_size(reader)])) {
+        if (map.averaged) {
+            map.averaged_sums = Aligned(to_size(map.height) * to_size(map.pitch) * sizeof(float));
+            map.sums = map.averaged_sums.as<float>();
+        } else if (reader <= last_layer_ && needs_sums(layers[to_size(reader)])) {
             map.sums = map_sums_[p % 2].as<float>();
         }
     }
@@ -311,6 +332,7 @@ size_t Plan::num_bytes() const {
     }
     std::vector<const Aligned *> seen;
     for (const Map &map : maps_) {
+        total += map.averaged_sums.bytes();
         for (const Map::Memory &memory : map.memory) {
             total += memory.operands.bytes();
             const Aligned *values = memory.values.get();
@@ -454,6 +476,7 @@ void Plan::run_stem(const Input &image, int y, int thread) {
     }
     clear_padding(r.signs, r.sign_words, ready.out_pitch, out.width);
     model_.tier().stem_row(r);
+    if (out.sums) model_.tier().sum_row(r.out, out.width, out.pitch, out.sums_at(y));
     if (out.kernel) write_operands(out, thread, y, r.signs);
 }
 
@@ -576,6 +599,9 @@ void Plan::run_binary(size_t index, int y, int rows, int thread) {
         }
         clear_padding(r.signs, r.sign_words, ready.out_pitch, rows * out.width);
         tier.binary_rows(r);
+        for (int row = 0; last && out.sums && row < rows; ++row) {
+            tier.sum_row(out.row(thread, y + row), out.width, out.pitch, out.sums_at(y + row));
+        }
         if (!kernel) continue;
         for (int row = 0; row < rows; ++row) {
             const uint32_t *signs =
@@ -588,6 +614,28 @@ void Plan::run_binary(size_t index, int y, int rows, int thread) {
                         scratch.operands.as<uint8_t>() +
                             to_size(row) * tier.operand_row(out.width, 1, r.sign_words));
         }
+    }
+}
+
+// Computes the means of the maps, the last one's first. Each map's rows were summed one by one,
+// because long sums of floats lose digits, and their sums are added in order, whatever the threads
+// that made them. sum: memory for the sum of a map.
+void Plan::mean_of_maps(const Layer &mean, float *sum, float *means) const {
+    int first = 0;
+    const auto append = [&](const Map &map, int channels) {
+        model_.tier().sum_row(map.sums, map.height, map.pitch, sum);
+        for (int c = 0; c < channels; ++c) {
+            const float value = sum[c] / static_cast<float>(map.height * map.width);
+            const size_t at = to_size(first + c);
+            const float scale = mean.scale.empty() ? 1.0f : mean.scale[at];
+            means[at] = scale * value + mean.bias[at];
+        }
+        first += channels;
+    };
+    append(maps_.back(), mean.in_channels);
+    for (size_t i = 0; i + 1 < steps_.size(); ++i) {
+        const Layer &layer = model_.program().layers[to_size(steps_[i].last)];
+        if (maps_[i].averaged) append(maps_[i], layer.out_channels);
     }
 }
 
@@ -605,21 +653,7 @@ void Plan::finish(float *output) {
         return;
     }
     float *vector = vectors_[0].as<float>(), *other = vectors_[1].as<float>();
-    const Layer &mean = layers[to_size(++at)];
-    std::fill_n(vector, channels, 0.0f);
-    for (int y = 0; y < map.height; ++y) {  // row by row, because long sums of floats lose digits
-        std::fill_n(other, channels, 0.0f);
-        for (int x = 0; x < map.width; ++x) {
-            const float *pixel = map.row(0, y) + static_cast<ptrdiff_t>(x) * map.pitch;
-            for (int c = 0; c < channels; ++c) other[c] += pixel[c];
-        }
-        for (int c = 0; c < channels; ++c) vector[c] += other[c];
-    }
-    for (int c = 0; c < channels; ++c) {
-        const float value = vector[c] / static_cast<float>(pixels);
-        const float scale = mean.scale.empty() ? 1.0f : mean.scale[to_size(c)];
-        vector[c] = scale * value + mean.bias[to_size(c)];
-    }
+    mean_of_maps(layers[to_size(++at)], other, vector);
     while (at < last_layer_) {
         const Layer &layer = layers[to_size(++at)];
         const Model::Ready &ready = model_.ready(at);

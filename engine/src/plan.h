@@ -40,6 +40,7 @@ class Plan {
         Pixels type;
     };
 
+    std::vector<int> averaged_layers() const;
     void make_steps();
     void make_phases();
     void make_maps();
@@ -52,7 +53,7 @@ class Plan {
     void run_binary(size_t step, int y, int rows, int thread);
     void write_operands(const Map &map, int thread, int y, const uint32_t *signs);
     void run_gated(size_t step, int thread);
-    void sum_input(size_t step, int thread);
+    void sum_pooled(size_t step, int thread);
     void pool_row(const Map &map, int y, const float *slope, float *means);
     int choose_expert(size_t step, int thread);
     void convolve_gated(size_t step, int expert, int y, int rows, int thread);
@@ -62,6 +63,7 @@ class Plan {
     template <class Row>
     void prepare_shortcut(const Layer &layer, const Model::Ready &ready, const Shape &in, int begin,
                           int width, const Row &row, BinaryRows &r, Scratch &scratch) const;
+    void mean_of_maps(const Layer &mean, float *sum, float *means) const;
     void finish(float *output);
 
     const Model &model_;
@@ -73,7 +75,7 @@ class Plan {
     std::vector<Scratch> scratch_;
     Shape first_;                           // of the first convolution's output
     Aligned first_values_, narrow_values_;  // of a branched_convolution
-    Aligned map_sums_[2];                   // Map::sums, of the maps by turns
+    Aligned map_sums_[2];                   // Map::sums for gates, of the maps by turns
     Aligned pooled_sums_, output_sums_;     // [row][channels], of a gated_convolution
     std::vector<uint8_t> no_class_;  // position classes of 1 × 1 kernels, which have no border
     Aligned vectors_[2];

@@ -29,7 +29,7 @@ void Plan::run_gated(size_t index, int thread) {
             compute(y, std::min(step.rows_at_once, end - y));
         }
     };
-    sum_input(index, thread);
+    sum_pooled(index, thread);
     const int expert = choose_expert(index, thread);
     const bool mixed = layer.gated.gate == Gate::mixed;
     const float *factors = mixed ? nullptr : gate_factors(index, thread);
@@ -43,19 +43,13 @@ void Plan::run_gated(size_t index, int thread) {
     blocks([&](int y, int rows) { apply_gate(index, factors, y, rows, thread); });
 }
 
-// Sums the rows of the input, unless the step before has summed what it wrote, and for a mixed gate
-// those of the means of 2 × 2 pixels, unless theirs is the mean of the pixels.
-void Plan::sum_input(size_t index, int thread) {
+// Sums, for a mixed gate, the rows of the means of 2 × 2 pixels of the input, unless their mean is
+// that of the pixels, whose rows the step before has summed.
+void Plan::sum_pooled(size_t index, int thread) {
     const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
     const Map &in = maps_[index - 1], &out = maps_[index];
     const Tier &tier = model_.tier();
     const int threads = workers_.size();
-    if (in.sums && !steps_[index - 1].alone) {
-        const int end = in.height * (thread + 1) / threads;
-        for (int y = in.height * thread / threads; y < end; ++y) {
-            tier.sum_row(in.row(0, y), in.width, in.pitch, in.sums_at(y));
-        }
-    }
     if (layer.gated.gate == Gate::mixed && in.pools_unevenly(layer.stride)) {
         float *means = scratch_[to_size(thread)].rows[0].as<float>();
         const int end = out.height * (thread + 1) / threads;
@@ -80,7 +74,6 @@ int Plan::choose_expert(size_t index, int thread) {
     if (gated.gate != Gate::input && gated.experts == 1) return 0;
     const Map &in = maps_[index - 1];
     const Tier &tier = model_.tier();
-    if (!steps_[index - 1].alone) workers_.barrier();  // the sums are of this step
     Scratch &scratch = scratch_[to_size(thread)];
     float *means = scratch.vectors[0].as<float>(), *values = scratch.vectors[1].as<float>();
     means_of(tier, in.sums, in.height, in.pitch, in.height * in.width, means);

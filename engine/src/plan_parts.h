@@ -29,7 +29,9 @@ struct Plan::Map {
         Aligned operands;                 // with a border of kernel / 2 rows and pixels
     };
     std::vector<Memory> memory;  // one, or one for each thread
-    float *sums = nullptr;       // of each row's pixels, [row][pitch]; null if no gate reads them
+    float *sums = nullptr;       // of each row's pixels, [row][pitch]; null if nothing reads them
+    bool averaged = false;       // by the global_mean
+    Aligned averaged_sums;       // the sums, which must last until then
 
     const Memory &of(int thread) const {
         return memory.size() == 1 ? memory[0] : memory[to_size(thread)];

@@ -62,6 +62,7 @@ def random_network(
     num_classes=0,
     image=(20, 16),
     scaled=None,
+    also=(),
 ):
     """Return a random network.
 
@@ -73,7 +74,8 @@ def random_network(
         linears: Outputs of the linear layers, with ReLU, of which the last gives the features.
         num_classes: Outputs of the classifier; 0 for none.
         image: (resize, size) in pixels; None for none.
-        scaled: Whether a file of format 3 or 4 has a scale after the mean; None for an older one.
+        scaled: Whether a file of format 3 to 5 has a scale after the mean; None for an older one.
+        also: Indices of the blocks whose means follow the last one's, in a file of format 5.
     """
     random = np.random.default_rng(seed)
     layers, tensors = [], {}
@@ -112,14 +114,21 @@ def random_network(
         fields = {"stride": stride, "shortcut": shortcut}
         add("binary_convolution", f"block{index}", fields, arrays)
         width = out
+    for index in also:
+        width += tensors[f"block{index}.slope"].size
     constants = {"bias": random.normal(size=width)}
     if scaled:
         constants["scale"] = random.normal(size=width)
-    add("global_mean", "pool", {} if scaled is None else {"scaled": scaled}, constants)
+    fields = {} if scaled is None else {"scaled": scaled}
+    if also:
+        fields = {"scaled": bool(scaled), "also": [f"block{index}" for index in also]}
+    add("global_mean", "pool", fields, constants)
     new = {"gated_convolution", "branched_convolution"} & {layer["kind"] for layer in layers}
     format = 3 if scaled is not None else 2 if new else 1
     if any("float_sides" in block for block in blocks if isinstance(block, dict)):
         format = 4
+    if also:
+        format = 5
     program = {"format": format, "layers": layers}
     outputs = [*linears, num_classes] if num_classes else list(linears)
     for index, out in enumerate(outputs):
@@ -306,6 +315,33 @@ NETWORKS = {
             {"out": 99, "stride": 2, "gate": "none", "side": (99,), "float_sides": True},
         ),
         "scaled": False,
+    },
+    # Means of several maps: of one that a run of 1×1 convolutions would pass on, of a strided one.
+    "several": {
+        "first": (16, 3, 1),
+        "blocks": (
+            (16, 3, 1, True),
+            (32, 1, 1, True),
+            (33, 1, 1, False),
+            (33, 3, 2, True),
+            (66, 1, 1, True),
+            (66, 3, 1, True),
+        ),
+        "also": (0, 1, 3, 4),
+        "scaled": True,
+        "num_classes": 3,
+    },
+    "several gated": {
+        "first": {"out": 8},
+        "blocks": (
+            {"out": 8, "gate": "input"},
+            (13, 3, 1, False),
+            {"out": 26, "kernel": 1, "experts": 2, "gate": "mixed"},
+            {"out": 26, "stride": 2, "gate": "none", "side": (26,), "float_sides": True},
+            {"out": 26, "product": True},
+        ),
+        "also": (0, 1, 2, 3),
+        "linears": (6,),
     },
     # Odd widths in everything, gated and plain layers by turns.
     "mixture": {

@@ -122,10 +122,10 @@ def test_numbers_up_to_the_largest_are_read():
 
 def test_another_format_is_refused_before_all_other_rules():
     network = packed.random_network()
-    network.program = {"format": 5, "new": None}
+    network.program = {"format": 6, "new": None}
     header, data = network.header()
     header["stem.bias"]["dtype"] = "I64"
-    words = "program: format 5; this reader knows 1, 2, 3 and 4: update burn-engine"
+    words = "program: format 6; this reader knows 1, 2, 3, 4 and 5: update burn-engine"
     refuses(packed.raw(header, data), words)
 
 
@@ -286,12 +286,12 @@ def rename(network):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (without("format"), "format None; this reader knows 1, 2, 3 and 4"),
-        (top("format", 5), "format 5; this reader knows 1, 2, 3 and 4: update burn-engine"),
-        (top("format", 0), "format 0; this reader knows 1, 2, 3 and 4"),
-        (top("format", True), "format True; this reader knows 1, 2, 3 and 4"),
-        (top("format", 1.0), "format 1.0; this reader knows 1, 2, 3 and 4"),
-        (top("format", "1"), "format '1'; this reader knows 1, 2, 3 and 4"),
+        (without("format"), "format None; this reader knows 1, 2, 3, 4 and 5"),
+        (top("format", 6), "format 6; this reader knows 1, 2, 3, 4 and 5: update burn-engine"),
+        (top("format", 0), "format 0; this reader knows 1, 2, 3, 4 and 5"),
+        (top("format", True), "format True; this reader knows 1, 2, 3, 4 and 5"),
+        (top("format", 1.0), "format 1.0; this reader knows 1, 2, 3, 4 and 5"),
+        (top("format", "1"), "format '1'; this reader knows 1, 2, 3, 4 and 5"),
         (top("more", 1), "program: unknown key 'more'"),
         (without("layers"), "program: layers is missing"),
         (without("features"), "program: features is missing"),
@@ -596,3 +596,51 @@ def test_refuses_integers_in_format_1():
     network = packed.random_network()
     network.tensors["more"] = np.zeros(4, np.int16)
     refuses(network.to_bytes(), "tensor 'more': dtype 'I16' is none of F32, U8")
+
+
+@pytest.mark.parametrize(
+    ("also", "message"),
+    [
+        (None, "layer 7 (pool): also None is not an array"),
+        (["block0"] * 17, "layer 7 (pool): also has 17 names, at most 16 are allowed"),
+        *(
+            ([one], f"also names {one!r}, which is no binary or gated convolution before 'block5'")
+            for one in (1, ["block0"], "block6", "block5", "pool", "classifier", "stem", "image")
+        ),
+        (["block0", "block0"], "also names 'block0' after 'block0', needs each name once"),
+        (["block1", "block0"], "also names 'block0' after 'block1', needs each name once"),
+        ([], "tensor 'pool.bias' has shape [213], expected [66]"),
+        (["block0"], "tensor 'pool.bias' has shape [213], expected [82]"),
+    ],
+)
+def test_refuses_other_maps(also, message):
+    network = packed.random_network(**packed.NETWORKS["several"])
+    network.layer("pool")["also"] = also
+    refuses(network.to_bytes(), message)
+
+
+@pytest.mark.parametrize("format", [3, 4])
+def test_refuses_other_maps_in_an_older_format(format):
+    network = packed.random_network(**packed.NETWORKS["several"])
+    network.program["format"] = format
+    refuses(network.to_bytes(), "layer 7 (pool): unknown key 'also'")
+
+
+def test_a_program_of_format_5_says_which_maps():
+    network = packed.random_network(**packed.NETWORKS["scaled"])
+    network.program["format"] = 5
+    refuses(network.to_bytes(), "(pool): also is missing")
+    network.layer("pool")["also"] = []
+    assert parse_program(network.to_bytes()).fingerprint() == fingerprint("scaled")
+
+
+def test_the_fingerprint_depends_on_the_maps():
+    # Blocks 2 and 3 have the same number of channels, so that nothing else differs.
+    one, other = (fingerprint("several", also=(0, at, 4)) for at in (2, 3))
+    assert one != other
+    assert one == fingerprint("several", also=(0, 2, 4))
+
+
+def fingerprint(network, **settings):
+    built = packed.random_network(**packed.NETWORKS[network] | settings)
+    return parse_program(built.to_bytes()).fingerprint()

@@ -71,6 +71,11 @@ NETWORKS = {
     "small": random_network(0),
     "odd": random_network(1, first=(9, 3, 1), blocks=((33, 3, 1, False), (66, 1, 1, True))),
     "gated": random_network(3, blocks=({"out": 16}, (16, 1, 1, True))),
+    "several": random_network(
+        4,
+        blocks=((16, 3, 1, True), (33, 1, 1, False), {"out": 33}, (66, 3, 2, True)),
+        also=(0, 1, 2),
+    ),
     "wide": random_network(
         2, first=(64, 3, 1), blocks=((64, 3, 1, True), (128, 1, 1, True), (256, 3, 2, True))
     ),

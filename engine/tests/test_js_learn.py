@@ -147,10 +147,13 @@ def test_what_is_unlike_all_is_none_of_these():
     assert one["classified"][0]["noneOfThese"] is True
 
 
-@pytest.mark.parametrize("num_classes", [0, 5])
-def test_a_file_of_javascripts_runs_in_python(tmp_path, num_classes):
+BASES = [{}, {"num_classes": 5}, {"num_classes": 5, "also": (0,)}]
+
+
+@pytest.mark.parametrize("settings", BASES)
+def test_a_file_of_javascripts_runs_in_python(tmp_path, settings):
     base = tmp_path / "base.bnn"
-    base.write_bytes(random_network(4, num_classes=num_classes).to_bytes())
+    base.write_bytes(random_network(4, **settings).to_bytes())
     network = burn_engine.load(base)
     values, labels, names = drawn((8, 9, 4), network.num_features, seed=3)
     names[1] = "größer <b>"
@@ -176,10 +179,11 @@ def test_a_file_of_javascripts_runs_in_python(tmp_path, num_classes):
     assert one["none"] == bool(refused[0])
 
 
-def test_the_file_is_pythons_but_for_rounding(tmp_path):
+@pytest.mark.parametrize("settings", BASES)
+def test_the_file_is_pythons_but_for_rounding(tmp_path, settings):
     """The same layers, classes and origin, and tensors of the same names."""
     base = tmp_path / "base.bnn"
-    base.write_bytes(random_network(4, num_classes=5).to_bytes())
+    base.write_bytes(random_network(4, **settings).to_bytes())
     values, labels, names = drawn((8, 9), burn_engine.load(base).num_features, seed=3)
     (tmp_path / "photo.raw").write_bytes(bytes(12))
     image = [tmp_path / "photo.raw", 2, 2]

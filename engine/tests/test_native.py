@@ -20,13 +20,14 @@ from burn_engine.format import (
     GlobalMean,
     parse_program,
 )
+from burn_engine.model import load_bytes
 
 _core = pytest.importorskip("burn_engine._core", exc_type=ImportError)
 
 ROUNDING = 2.0**-24  # of float32, relative
 
 
-def magnitude(layer, x):
+def magnitude(layer, x, also=()):
     """Return the sum of the magnitudes of each output's summands, and the number of summands."""
     if isinstance(layer, BinaryConvolution):
         k = layer.weight.shape[1]
@@ -46,9 +47,11 @@ def magnitude(layer, x):
         summands = sum(part.weight[0].size + 2 for part in parts.values())
         return reference.run_layer(dataclasses.replace(layer, **parts), np.abs(x)), summands
     arrays = {key: np.abs(array) for key, array in layer.tensors().items()}
-    largest = reference.run_layer(dataclasses.replace(layer, **arrays), np.abs(x))
     if isinstance(layer, GlobalMean):
-        return largest, x.shape[1] * x.shape[2] + 2
+        maps = [np.abs(one) for one in (x, *also)]
+        largest = reference.run_layer(dataclasses.replace(layer, **arrays), maps[0], maps[1:])
+        return largest, max(one.shape[1] * one.shape[2] for one in maps) + 2
+    largest = reference.run_layer(dataclasses.replace(layer, **arrays), np.abs(x))
     return largest, layer.weight[0].size + 2
 
 
@@ -104,27 +107,52 @@ def test_every_layer(write, isa, network, size, dtype):
     images = packed.random_images(shape=(3, *size, 3))
     if dtype == "float32":
         images = images.astype(np.float32) / np.float32(255)
-    x = images
+    x, maps = images, []
     for layer in program.layers:
-        expected = reference.run_layer(layer, x)
+        also = [maps[index] for index in getattr(layer, "also", ())]
+        expected = reference.run_layer(layer, x, also)
         found = model.layer(images, layer.name)
         assert found.dtype == np.float32
         assert found.shape == expected.shape
         # Both sides round every addition and multiplication once at most.
-        largest, additions = magnitude(layer, x)
+        largest, additions = magnitude(layer, x, also)
         wrong = np.abs(found - expected) > 2 * ROUNDING * additions * largest + 1e-37
         assert not (wrong & ~uncertain(layer, x)).any(), layer.name
         x = found  # the core's own output, so that errors do not accumulate
+        maps.append(x)
 
 
-@pytest.mark.parametrize("network", ["odd", "gated", "no slopes", "experts", "mixture"])
+THREADED = ["odd", "gated", "no slopes", "experts", "mixture", "several", "several gated"]
+
+
+@pytest.mark.parametrize("network", THREADED)
 @pytest.mark.parametrize("isa", _core.supported_isas())
 def test_threads_do_not_change_the_result(write, isa, network):
     path = write(network)
     images = packed.random_images(shape=(2, 35, 38, 3))
     expected = load(path, isa=isa)(images)
-    for threads in (2, 5):
+    for threads in (2, 3, 5):
         np.testing.assert_array_equal(load(path, threads, isa)(images), expected)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (13, 10), (90, 95)])
+@pytest.mark.parametrize("network", ["several", "several gated"])
+@pytest.mark.parametrize("isa", _core.supported_isas())
+def test_means_of_more_maps_do_not_change_those_of_the_last(write, isa, network, size):
+    """At the largest size, maps that only the next layer reads are kept a few rows at a time."""
+    images = packed.random_images(shape=(2, *size, 3))
+    whole = packed.random_network(**packed.NETWORKS[network])
+    bias, scale = whole.tensors["pool.bias"], whole.tensors.get("pool.scale")
+    model = load(write(network), isa=isa)
+    settings = {"scaled": False, **packed.NETWORKS[network]}
+    settings |= {"also": (), "linears": (), "num_classes": 0}
+    alone = packed.random_network(**settings)
+    width = alone.tensors["pool.bias"].size
+    alone.tensors["pool.bias"] = bias[:width]
+    if scale is not None:
+        alone.tensors["pool.scale"] = scale[:width]
+    expected = load_bytes(alone.to_bytes(), isa=isa)(images)
+    np.testing.assert_array_equal(model.layer(images, "pool")[:, :width], expected)
 
 
 @pytest.mark.parametrize("isa", _core.supported_isas())

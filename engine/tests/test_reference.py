@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from burn_engine.format import (
 )
 
 
-def naive_layer(layer, x):
+def naive_layer(layer, x, also=()):
     """Run a layer on one image, in float64."""
     if isinstance(layer, Convolution):
         return naive_convolution(layer, x)
@@ -30,7 +31,9 @@ def naive_layer(layer, x):
     if isinstance(layer, BranchedConvolution):
         return naive_branched_convolution(layer, x)
     if isinstance(layer, GlobalMean):
-        return [layer.bias[c] + x[:, :, c].mean() for c in range(x.shape[2])]
+        means = [one[:, :, c].mean() for one in (x, *also) for c in range(one.shape[2])]
+        scale = np.ones(len(means)) if layer.scale is None else layer.scale
+        return [b + s * mean for b, s, mean in zip(layer.bias, scale, means, strict=True)]
     y = [layer.bias[o] + float(layer.weight[o].astype(float) @ x) for o in range(layer.channels)]
     return [max(value, 0) for value in y] if layer.relu else y
 
@@ -176,14 +179,22 @@ def leaky(y, slope):
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (4, 3), (5, 6)])
 @pytest.mark.parametrize(
-    "network", ["small", "odd", "strides", "one", "gated", "experts", "float sides", "mixture"]
+    "network",
+    [
+        *("small", "odd", "strides", "one", "gated", "experts", "float sides", "mixture"),
+        *("several", "several gated"),
+    ],
 )
 def test_each_layer_is_the_loop(network, size):
     program = parse_program(packed.random_network(**packed.NETWORKS[network]).to_bytes())
     x = packed.random_images(shape=(2, *size, 3))
+    maps = []
     for layer in program.layers:
-        expected = np.array([naive_layer(layer, one) for one in x])
-        x = reference.run_layer(layer, x)
+        also = [maps[index] for index in getattr(layer, "also", ())]
+        each = zip(*also, strict=True) if also else itertools.repeat(())
+        expected = np.array([naive_layer(layer, *both) for both in zip(x, each, strict=False)])
+        x = reference.run_layer(layer, x, also)
+        maps.append(x)
         assert x.dtype == np.float32
         # Sums of at most 150 float32 of magnitude about 1, each rounded by at most 6e-8.
         np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-5)

@@ -482,13 +482,22 @@ def test_constants_of_any_size_are_exact_or_refused(tensor: str, value: float, t
             check_integers(network, packed, noise(17))
 
 
-def test_a_network_with_gates_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("make.gated()", "layer 'b.1' is a gated_convolution, which cannot be exported to C"),
+        ("make.several(gated=False)", "layer 'mean' averages several maps, which cannot be"),
+    ],
+)
+def test_a_network_that_c_cannot_run_is_refused(
+    code: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     attacks = Path(__file__).parents[1] / "attacks/packed"
-    code = "import make, sys; sys.stdout.buffer.write(make.gated().write())"
+    code = f"import make, sys; sys.stdout.buffer.write({code}.write())"
     made = subprocess.run(
         [sys.executable, "-c", code], cwd=attacks, capture_output=True, check=True
     )
-    (tmp_path / "gated.bnn").write_bytes(made.stdout)
-    said = refused(capsys, tmp_path / "gated.bnn", tmp_path / "out", "--image-size", 32)
-    assert "layer 'b.1' is a gated_convolution, which cannot be exported to C" in said
+    (tmp_path / "m.bnn").write_bytes(made.stdout)
+    said = refused(capsys, tmp_path / "m.bnn", tmp_path / "out", "--image-size", 32)
+    assert why in said
     assert not (tmp_path / "out").exists()

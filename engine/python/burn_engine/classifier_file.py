@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 import burn_engine
 from burn_engine.errors import ModelError, in_file, path_of
-from burn_engine.format import Program, parse_program
+from burn_engine.format import GlobalMean, Program, parse_program
 from burn_engine.learning import Learned, cosine_to
+from burn_engine.maps import averaged
 from burn_engine.model import Model
+from burn_engine.packed_parts import take_apart
 from burn_engine.pretrained import find, read_model
 from burn_engine.whole_file import whole_file
 
-_ITEM_BYTES = {"F32": 4, "I16": 2, "U8": 1}
 _ORIGIN = "learned"  # the key in `origin`, which readers of the format ignore
 
 
@@ -55,7 +55,8 @@ def write_classifier(
 def with_classifier(base: bytes, learned: Learned) -> bytes:
     """Return the bytes of a packed file with a learned classifier.
 
-    Layers, format, image and origin are the base's; the origin also says how it was learned.
+    Layers, format, image and origin are the base's; the origin also says how it was learned, and of
+    several maps which.
 
     Args:
         base: The bytes of the base's packed file.
@@ -71,30 +72,19 @@ def with_classifier(base: bytes, learned: Learned) -> bytes:
             f"it has {features.channels} features, but the classifier was learned from "
             f"{learned.weight.shape[1]}"
         )
-    length = int.from_bytes(base[:8], "little")
-    header = json.loads(base[8 : 8 + length])
-    metadata = header.pop("__metadata__")
-    described = json.loads(metadata["bnn"])
-    stored = {
-        name: (entry["dtype"], entry["shape"], _bytes_of(base, 8 + length, entry))
-        for name, entry in header.items()
-    }
-    if program.classes:
-        old = described["layers"].pop()["name"]
-        for part in ("weight", "bias"):
-            del stored[f"{old}.{part}"]
+    parts = take_apart(base)
+    parts.without_classifier()
     name = _new_name(program)
-    for part, array in (("weight", learned.weight), ("bias", learned.bias)):
-        floats = np.ascontiguousarray(array, "<f4")
-        stored[f"{name}.{part}"] = "F32", list(floats.shape), floats.tobytes()
+    parts.set_floats(f"{name}.weight", learned.weight)
+    parts.set_floats(f"{name}.bias", learned.bias)
     layer = {"kind": "linear", "name": name, "input": features.name, "relu": False}
-    described["layers"].append(layer)
-    described["classes"] = list(learned.classes)
-    described["origin"] = {**described.get("origin", {}), _ORIGIN: _how(learned)}
-    metadata["bnn"] = json.dumps(described)
-    data = _safetensors(stored, metadata)
-    parse_program(data)  # no file that a reader would refuse is ever written
-    return data
+    parts.program["layers"].append(layer)
+    parts.program["classes"] = list(learned.classes)
+    how = _how(learned)
+    if isinstance(features, GlobalMean) and features.also:
+        how["layers"] = [program.layers[at].name for at in averaged(program)]
+    parts.program["origin"] = {**parts.program.get("origin", {}), _ORIGIN: how}
+    return parts.to_bytes()
 
 
 def none_of_these(model: Model, features: ArrayLike) -> NDArray[np.bool_] | None:
@@ -153,28 +143,6 @@ def _new_name(program: Program) -> str:
 def _clashes(name: str, taken: set[str]) -> bool:
     # A layer head.weight would have tensors beside those of a layer head.
     return any(other == name or other.startswith(f"{name}.") for other in taken)
-
-
-def _bytes_of(data: bytes, start: int, entry: dict[str, Any]) -> bytes:
-    begin, end = entry["data_offsets"]
-    return data[start + begin : start + end]
-
-
-def _safetensors(stored: dict[str, tuple[str, list[int], bytes]], metadata: Any) -> bytes:
-    """Return a safetensors file; tensors of larger numbers come first, so that all are aligned."""
-    header: dict[str, Any] = {"__metadata__": metadata}
-    parts: list[bytes] = []
-    position = 0
-    for name, (dtype, shape, data) in sorted(
-        stored.items(), key=lambda item: -_ITEM_BYTES[item[1][0]]
-    ):
-        end = position + len(data)
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, end]}
-        parts.append(data)
-        position = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
 
 
 def check_output(path: Path, base: str | os.PathLike[str], *, overwrite: bool) -> None:

@@ -423,6 +423,8 @@ def _print_info(facts: dict[str, Any]) -> None:
             f"{layer['name']:{name_width}}  {layer['kind']:18}  {layer['channels']:8,}  "
             f"{layer['bytes']:12,}"
         )
+        if also := layer.get("also"):
+            print(f"{'':{name_width}}  also averages {', '.join(also)}")
     print()
     integers = f" and {facts['integers']:,} 16-bit integers" if facts["integers"] else ""
     print(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from burn_engine.format import BinaryConvolution, GatedConvolution, Layer, Program
+from burn_engine.format import BinaryConvolution, GatedConvolution, GlobalMean, Layer, Program
 
 
 def facts_of(program: Program, num_bytes: int) -> dict[str, Any]:
@@ -18,10 +18,14 @@ def facts_of(program: Program, num_bytes: int) -> dict[str, Any]:
 
     Returns:
         JSON values by name, among them `bits`, the number of binary weights, and `floats` and
-        `integers`, the numbers of other constants in float32 and in 16-bit integers. Texts come
-        from the file unchanged: make them printable before they reach a terminal.
+        `integers`, the numbers of other constants in float32 and in 16-bit integers. A layer that
+        averages several maps has `also`, the names of the layers before the last. Texts come from
+        the file unchanged: make them printable before they reach a terminal.
     """
     layers = [_describe(layer) for layer in program.layers]
+    for layer, facts in zip(program.layers, layers, strict=True):
+        if isinstance(layer, GlobalMean) and layer.also:
+            facts["also"] = [program.layers[index].name for index in layer.also]
     return {
         "file_bytes": num_bytes,
         "bits": sum(layer["bits"] for layer in layers),

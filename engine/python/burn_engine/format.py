@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from burn_engine.errors import ModelError, in_file, path_of, reading
 from burn_engine.strict_json import parse_json, short
 
-FORMATS = (1, 2, 3, 4)
+FORMATS = (1, 2, 3, 4, 5)
 MAX_FILE_BYTES = 2**30
 MAX_HEADER_BYTES = 10_000_000
 MAX_LAYERS = 1_000
 MAX_CHANNELS = 4_096
 MAX_EXPERTS = 64
 MAX_REPEAT = 16
+MAX_ALSO = 16
 MAX_OUTPUTS = 1_000_000
 MAX_IMAGE_SIDE = 4_096
 
@@ -62,7 +63,8 @@ def _arrays(part: Any, prefix: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
             yield name, value
         elif isinstance(value, tuple):
             for index, one in enumerate(value):
-                yield from _arrays(one, f"{name}.{index}.")
+                if is_dataclass(one):
+                    yield from _arrays(one, f"{name}.{index}.")
         elif is_dataclass(value):
             yield from _arrays(value, f"{name}.")
 
@@ -253,14 +255,16 @@ class BranchedConvolution(Layer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GlobalMean(Layer):
-    """Mean over all pixels, times a scale, plus a bias.
+    """Means over all pixels, of the last map and of earlier ones, times a scale, plus a bias.
 
     Attributes:
         scale: float32 (channels,), or None for 1.
+        also: indices of the layers whose maps' means follow those of the last map.
     """
 
     kind: ClassVar[str] = "global_mean"
     scale: Floats | None = None
+    also: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -320,6 +324,8 @@ class Program:
                 if isinstance(value := getattr(layer, field.name), str | int)
                 and field.name != "name"
             }
+            if isinstance(layer, GlobalMean) and layer.also:
+                settings["also"] = str(layer.also)
             digest.update(f"{layer.kind} {sorted(settings.items())}".encode())
             for name, array in sorted(layer.tensors().items()):
                 digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -536,12 +542,8 @@ def _parse_program(program: dict[str, Any], tensors: _Tensors) -> Program:
         raise ModelError(f"program: layers is not an array of 3 to {MAX_LAYERS} (found {count})")
 
     layers: list[Layer] = []
-    names = {"image"}
-    for index, value in enumerate(described):
-        before = layers[-1] if layers else None
-        layer = _parse_layer(value, index, before, names, tensors, program["format"])
-        names.add(layer.name)
-        layers.append(layer)
+    for value in described:
+        layers.append(_parse_layer(value, layers, tensors, program["format"]))
     if not isinstance(layers[-1], GlobalMean | Linear):
         raise ModelError(f"program: there is no global_mean after {layers[-1].name!r}")
     tensors.check_all_taken()
@@ -617,15 +619,10 @@ _FOLLOWS = {
 }
 
 
-def _parse_layer(
-    value: Any,
-    index: int,
-    before: Layer | None,
-    names: set[str],
-    tensors: _Tensors,
-    format: int,
-) -> Layer:
-    where = f"program: layer {index}"
+def _parse_layer(value: Any, layers: list[Layer], tensors: _Tensors, format: int) -> Layer:
+    """Return the layer that follows `layers`."""
+    where = f"program: layer {len(layers)}"
+    before = layers[-1] if layers else None
     if not isinstance(value, dict):
         raise ModelError(f"{where}: {short(value)} is not an object")
     kind, name = value.get("kind"), value.get("name")
@@ -635,11 +632,11 @@ def _parse_layer(
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ModelError(f"{where}: name {short(name)} is not 1 to 100 of A-Z a-z 0-9 _ .")
     where += f" ({name})"
-    if name in names:
+    if name == "image" or any(name == layer.name for layer in layers):
         raise ModelError(f"{where}: the name is {'taken' if name != 'image' else 'reserved'}")
     fields = _FIELDS[kind]
     if kind == "global_mean" and format > 2:
-        fields = {"scaled"}
+        fields = {"scaled"} if format < 5 else {"scaled", "also"}
     _check_keys(value, where, {"kind", "name", "input"} | fields)
     kind_before, name_before = (before.kind, before.name) if before else ("image", "image")
     if value["input"] != name_before:
@@ -668,10 +665,36 @@ def _parse_layer(
     if kind == "binary_convolution":
         return _binary_convolution(name, value["stride"], value["shortcut"], inputs, tensors)
     if kind == "global_mean":
+        also = _also(value["also"], where, layers) if "also" in value else ()
+        inputs += sum(layers[one].channels for one in also)
         bias = tensors.floats(f"{name}.bias", inputs)
         scale = tensors.floats(f"{name}.scale", inputs) if value.get("scaled") else None
-        return GlobalMean(name=name, bias=bias, scale=scale)
+        return GlobalMean(name=name, bias=bias, scale=scale, also=also)
     return _linear(name, value["relu"], inputs, tensors)
+
+
+def _also(value: Any, where: str, layers: list[Layer]) -> tuple[int, ...]:
+    """Return the indices of the layers besides the last whose maps a global_mean averages."""
+    if not isinstance(value, list):
+        raise ModelError(f"{where}: also {short(value)} is not an array")
+    if len(value) > MAX_ALSO:
+        raise ModelError(f"{where}: also has {len(value)} names, at most {MAX_ALSO} are allowed")
+    *earlier, last = layers
+    places = {layer.name: at for at, layer in enumerate(earlier) if layer.kind in _BINARY}
+    also: list[int] = []
+    for name in value:
+        if not isinstance(name, str) or name not in places:
+            raise ModelError(
+                f"{where}: also names {short(name)}, which is no binary or gated convolution "
+                f"before {last.name!r}"
+            )
+        if also and places[name] <= also[-1]:
+            raise ModelError(
+                f"{where}: also names {short(name)} after {layers[also[-1]].name!r}, needs each "
+                "name once, in the order of the program"
+            )
+        also.append(places[name])
+    return tuple(also)
 
 
 _CHANNELS = range(1, MAX_CHANNELS + 1)

@@ -9,18 +9,19 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from burn_engine.classifier_file import check_output, none_of_these, with_classifier
-from burn_engine.errors import in_file, path_of, shown
+from burn_engine.errors import ModelError, in_file, path_of, shown
 from burn_engine.folders import Skipped, walk
-from burn_engine.format import Floats
+from burn_engine.format import Floats, parse_program
 from burn_engine.images import PillowMissing, read_input
 from burn_engine.learning import KNOWN_REFUSED, Learned, Way, check_classes, learn
 from burn_engine.many import Progress, is_read, read_ahead
+from burn_engine.maps import LEAST_IMAGES, averaged, equal_lengths, is_better, scaled, widened
 from burn_engine.model import Model, load_bytes
 from burn_engine.pretrained import read_model
 from burn_engine.terminal import (
@@ -51,6 +52,13 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("out", metavar="OUT", help="the packed file to write, such as mine.bnn")
     add_base(parser)
+    parser.add_argument(
+        "--layers",
+        choices=("auto", "last", "several"),
+        default="auto",
+        help="learn from the means of the last map, or of the last four blocks' maps; auto takes "
+        "several if they are more accurate and each class has 10 images or more (default: auto)",
+    )
     parser.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
     add_readers(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -75,21 +83,22 @@ def _learn(options: argparse.Namespace) -> None:
     check_output(out, options.base, overwrite=options.overwrite)
     with in_file(options.base):
         base = read_model(options.base)
+        wide = _wide(base, options.layers)
         with warnings_as_lines():
-            model = load_bytes(base, options.threads)
+            model = load_bytes(wide or base, options.threads)
     classes, paths, labels = _images_in(options.labelled)
     if out.exists() and any(out.samefile(path) for path in paths if Path(path).exists()):
         raise ValueError(f"{out} is an image that is learned from: give another name")
     features, labels, left_out = _features_of(model, paths, labels, options.readers)
     _check_all_there(classes, labels, left_out)
     began = time.perf_counter()
-    learned = learn(features, labels, classes)
+    choice = _choice(base, wide, features, labels, classes, options.layers)
     milliseconds = 1000 * (time.perf_counter() - began)
     with in_file(options.base):
-        data = with_classifier(base, learned)
+        data = with_classifier(choice.base, choice.learned)
     with whole_file(out) as file:
         file.write(data)
-    facts = _facts(learned, left_out, milliseconds, str(out), len(data))
+    facts = _facts(choice, left_out, milliseconds, str(out), len(data))
     with output():
         if options.json:
             print(json.dumps(facts, indent=2))
@@ -99,6 +108,65 @@ def _learn(options: argparse.Namespace) -> None:
                 print(indent + printable(line))
     if left_out:
         raise ValueError(f"{left_out:,} of {len(paths):,} images were left out; see above")
+
+
+def _wide(base: bytes, layers: str) -> bytes | None:
+    """Return the base with the means of more maps; None if only those of the last are wanted."""
+    if layers == "last":
+        return None
+    try:
+        return widened(base)
+    except ModelError:
+        raise
+    except ValueError as error:
+        if layers == "several":
+            raise ModelError(f"means of several maps cannot be learned from: {error}") from None
+        return None
+
+
+class _Choice(NamedTuple):
+    base: bytes  # of the file that is written, without its classifier
+    learned: Learned
+    layers: tuple[str, ...]  # whose maps' means the features are
+    accuracies: dict[str, float | None]  # of what was compared, by the value of --layers
+
+
+def _choice(
+    base: bytes,
+    wide: bytes | None,
+    features: Floats,
+    labels: list[int],
+    classes: tuple[str, ...],
+    layers: str,
+) -> _Choice:
+    """Learn from the features of the base, and of more maps where there are some and they help."""
+    accuracies: dict[str, float | None] = {}
+    last = None
+    if wide is None or layers == "auto":
+        width = _num_features(base)
+        last = learn(features[:, :width], labels, classes)
+        accuracies["last"] = last.accuracy
+    if wide is not None and (last is None or last.counts.min() >= LEAST_IMAGES):
+        program = parse_program(wide)
+        widths = [program.layers[at].channels for at in averaged(program)]
+        factors = equal_lengths(features, widths)
+        several = learn(features * factors, labels, classes)
+        accuracies["several"] = several.accuracy
+        if last is None or is_better(several, last):
+            made = scaled(wide, factors)
+            return _Choice(made, several, _layers_of(made), accuracies)
+    assert last is not None
+    return _Choice(base, last, _layers_of(base), accuracies)
+
+
+def _num_features(base: bytes) -> int:
+    program = parse_program(base)
+    return program.layers[program.features].channels
+
+
+def _layers_of(base: bytes) -> tuple[str, ...]:
+    program = parse_program(base)
+    return tuple(program.layers[at].name for at in averaged(program))
 
 
 def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
@@ -193,8 +261,9 @@ def _listed(names: list[str]) -> str:
 
 
 def _facts(
-    learned: Learned, left_out: int, milliseconds: float, out: str, size: int
+    choice: _Choice, left_out: int, milliseconds: float, out: str, size: int
 ) -> dict[str, Any]:
+    learned = choice.learned
     way, names = learned.way, learned.classes
     off = learned.confusion - np.diag(np.diag(learned.confusion))
     order = np.argsort(-off, axis=None, kind="stable")[:_MOST_NAMED]
@@ -219,6 +288,8 @@ def _facts(
             if off[true, said]
         ],
         "none_below": learned.threshold,
+        "layers": choice.layers,
+        "accuracies": choice.accuracies,
         **way._asdict(),
         "temperature": learned.temperature,
         "milliseconds": round(milliseconds, 3),
@@ -257,11 +328,29 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             f'"{_NONE}": images whose features have a cosine below {facts["none_below"]:.3f} with '
             f"the mean of these; {KNOWN_REFUSED:.0%} of these have"
         )
+    lines += _maps(facts)
     if not alone:
         lines.append(_way(Way(facts["kind"], facts["equal_length"], facts["share"])))
     lines.append(f"learned in {facts['milliseconds']:,.0f} ms")
     lines.append(f"{facts['file']}: {facts['file_bytes']:,} bytes")
     return lines
+
+
+def _maps(facts: dict[str, Any]) -> list[str]:
+    """Return what was learned from, where there was a choice."""
+    known = {name: one for name, one in facts["accuracies"].items() if one is not None}
+    count = len(facts["layers"])
+    if len(known) < 2:
+        return [f"features: means of {count} maps"] if count > 1 else []
+    if count > 1:
+        return [
+            f"features: means of the last {count} blocks' maps; of the last one's alone the "
+            f"accuracy is {known['last']:.1%}"
+        ]
+    return [
+        "features: means of the last map alone; with those of more blocks the accuracy is "
+        f"{known['several']:.1%}"
+    ]
 
 
 def _way(way: Way) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,13 +41,16 @@ def run(program: Program, images: NDArray[Any], layer: int | None = None) -> Flo
     parts: list[Floats] = []
     for first in range(0, max(1, len(images)), step):
         x = images[first : first + step]
+        maps: list[NDArray[Any]] = []
         for one in layers:
-            x = run_layer(one, x)
+            also = one.also if isinstance(one, GlobalMean) else ()
+            x = run_layer(one, x, [maps[index] for index in also])
+            maps.append(x)
         parts.append(x)
     return np.concatenate(parts)
 
 
-def run_layer(layer: Layer, x: NDArray[Any]) -> Floats:
+def run_layer(layer: Layer, x: NDArray[Any], also: Sequence[NDArray[Any]] = ()) -> Floats:
     """Run one layer on the output of the layer before it.
 
     Args:
@@ -55,6 +58,7 @@ def run_layer(layer: Layer, x: NDArray[Any]) -> Floats:
         x: Images (n, h, w, 3), uint8, or float32 from 0 to 1, for `Convolution`; vectors
             (n, inputs) for `Linear`; otherwise maps (n, h, w, inputs). The same images for
             `BranchedConvolution` as for `Convolution`.
+        also: For `GlobalMean` the outputs of its layers `also`.
 
     Returns:
         Maps (n, h', w', channels) for a convolution, otherwise vectors (n, channels).
@@ -71,7 +75,7 @@ def run_layer(layer: Layer, x: NDArray[Any]) -> Floats:
         if isinstance(layer, BranchedConvolution):
             return _branched_convolution(layer, x)
         if isinstance(layer, GlobalMean):
-            return _global_mean(layer, x)
+            return _global_mean(layer, [x, *also])
         assert isinstance(layer, Linear)
         return _linear(layer, x)
 
@@ -184,8 +188,8 @@ def _rounded_times(matrix: Rounded, x: Floats) -> Floats:
     return np.add(matrix.bias, matrix.scale * product, dtype=np.float32)
 
 
-def _global_mean(layer: GlobalMean, x: Floats) -> Floats:
-    means = _means(x)
+def _global_mean(layer: GlobalMean, maps: list[Floats]) -> Floats:
+    means = np.concatenate([_means(x) for x in maps], axis=1)
     return layer.bias + (means if layer.scale is None else layer.scale * means)
 
 

@@ -410,12 +410,12 @@ void test_program() {
     whole("program: needs to be an object", "\"format\"");
     whole("has no 'format'", "{}");
     whole("has no 'layers'", R"({"format":1})");
-    whole("format is 5, this reader knows 1, 2, 3 and 4: update burn-engine",
-          R"({"format":5,"new":[]})");
+    whole("format is 6, this reader knows 1, 2, 3, 4 and 5: update burn-engine",
+          R"({"format":6,"new":[]})");
     whole("'layers' is {}, needs an array", R"({"format":1,"layers":{}})");
-    refused("another format's tensors", "format is 5, this reader knows 1, 2, 3 and 4",
+    refused("another format's tensors", "format is 6, this reader knows 1, 2, 3, 4 and 5",
             [](File &file) {
-                replace(file.program, R"("format":1)", R"("format":5)");
+                replace(file.program, R"("format":1)", R"("format":6)");
                 file.tensor("top.bias").dtype = "I64";
             });
     refused_program("format is 1.0, this reader knows", R"("format":1)", R"("format":1.0)");
@@ -458,6 +458,41 @@ void test_program() {
     image("'resize' is 4097", R"({"resize":4097,"size":7})");
     image("'size' is 7.0", R"({"resize":8,"size":7.0})");
     image("'size' is true", R"({"resize":8,"size":true})");
+}
+
+// The small file with the means of b.1's map too.
+File file_of_two_maps(const std::string &also) {
+    File file = small_file();
+    replace(file.program, R"("format":1)", R"("format":5)");
+    replace(file.program, R"("input":"b.2")", R"("input":"b.2","scaled":false,"also":)" + also);
+    file.tensor("mean.bias") = float_tensor("mean.bias", {12});
+    file.tensor("fc.weight") = float_tensor("fc.weight", {4, 12});
+    return file;
+}
+
+void test_several_maps() {
+    const burn::Layer mean = parse(written(file_of_two_maps(R"(["b.1"])"))).layers[3];
+    check(mean.also == std::vector<int>{1}, "the maps of a global_mean");
+    check(mean.in_channels == 6 && mean.out_channels == 12, "the channels of two maps");
+    const auto also = [](const std::string &reason, const std::string &names) {
+        refused_bytes("also " + names, "layer 'mean': " + reason, written(file_of_two_maps(names)));
+    };
+    also("'also' is null, needs an array", "null");
+    also("also has 17 names, at most 16 are allowed",
+         R"(["b.1","b.1","b.1","b.1","b.1","b.1","b.1","b.1","b.1",)"
+         R"("b.1","b.1","b.1","b.1","b.1","b.1","b.1","b.1"])");
+    const std::string none = ", which is no binary or gated convolution before 'b.2'";
+    for (const char *name : {"1", R"("b.3")", R"("b.2")", R"("mean")", R"("fc")", R"("stem")"}) {
+        also(std::string("also names ") + name + none, std::string("[") + name + "]");
+    }
+    also(R"(also names "b.1" after 'b.1', needs each name once, in the order of the program)",
+         R"(["b.1","b.1"])");
+    also("tensor mean.bias has shape [12], needs [6]", "[]");
+    refused_bytes("also in format 4", "has an unknown key 'also'", [] {
+        File file = file_of_two_maps(R"(["b.1"])");
+        replace(file.program, R"("format":5)", R"("format":4)");
+        return written(file);
+    }());
 }
 
 void test_chain() {
@@ -786,6 +821,7 @@ int main(int argc, char **argv) {
     test_metadata();
     test_program();
     test_chain();
+    test_several_maps();
     test_ends_and_counts();
     test_layer_fields();
     test_shapes();

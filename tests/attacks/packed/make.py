@@ -173,6 +173,13 @@ class Builder:
         self._add("global_mean", name, {"scaled": True}, **tensors)
         self.packed.program["format"] = 3
 
+    def means(self, name: str, also: dict[str, int]) -> None:
+        """A global_mean of earlier maps too, whose channels are given by the layers' names."""
+        self.channels += sum(also.values())
+        tensors = {"bias": self.floats(self.channels), "scale": self.floats(self.channels)}
+        self._add("global_mean", name, {"scaled": True, "also": list(also)}, **tensors)
+        self.packed.program["format"] = 5
+
     def linear(self, name: str, out: int, relu: bool) -> None:
         self._add(
             "linear", name, {"relu": relu},
@@ -256,9 +263,23 @@ def scaled() -> Packed:
     return builder.finish("mean")
 
 
+def several(*, gated: bool = True) -> Packed:
+    builder = Builder(8)
+    builder.convolution("stem", 2, 1, 1)
+    builder.binary("b.1", 9, 3, 2, False)
+    if gated:
+        builder.gated("b.2", 9, gate="mixed", shortcut=True)
+    else:
+        builder.binary("b.2", 9, 3, 1, True)
+    builder.binary("b.3", 3, 1, 1, False)
+    builder.means("mean", {"b.1": 9, "b.2": 9})
+    builder.linear("top", 2, False)
+    return builder.finish("mean", classes=["a", "b"])
+
+
 def valid() -> dict[str, Packed]:
     """Small valid files, between them every kind and every optional key."""
-    makers = (classifier, features_only, projected, many_channels, gated, experts, scaled)
+    makers = (classifier, features_only, projected, many_channels, gated, experts, scaled, several)
     return {make.__name__: make() for make in makers}
 
 
@@ -472,7 +493,7 @@ def spare_bit_set() -> bytes:
 
 @attack
 def format_unknown() -> bytes:
-    return changed(lambda packed: packed.program.update(format=4))
+    return changed(lambda packed: packed.program.update(format=6))
 
 
 @attack
@@ -734,6 +755,81 @@ def scale_of_wrong_size() -> bytes:
 def scale_infinite() -> bytes:
     tensor = {"mean.scale": np.full(9, np.inf, np.float32)}
     return changed_gate(lambda packed: packed.tensors.update(tensor), scaled)
+
+
+def changed_also(also: Any) -> bytes:
+    return changed_gate(lambda packed: packed.layer("mean").update(also=also), several)
+
+
+@attack
+def also_in_format_4() -> bytes:
+    return changed_gate(lambda packed: packed.program.update(format=4), several)
+
+
+@attack
+def also_missing() -> bytes:
+    return changed_gate(lambda packed: packed.layer("mean").pop("also"), several)
+
+
+@attack
+def also_null() -> bytes:
+    return changed_also(None)
+
+
+@attack
+def also_of_numbers() -> bytes:
+    return changed_also([1, 2])
+
+
+@attack
+def also_of_an_unknown_layer() -> bytes:
+    return changed_also(["b.1", "b.4"])
+
+
+@attack
+def also_of_a_later_layer() -> bytes:
+    return changed_also(["b.1", "top"])
+
+
+@attack
+def also_of_the_last_map() -> bytes:
+    return changed_also(["b.1", "b.3"])
+
+
+@attack
+def also_of_itself() -> bytes:
+    return changed_also(["b.1", "mean"])
+
+
+@attack
+def also_of_the_first_convolution() -> bytes:
+    return changed_also(["stem", "b.1"])
+
+
+@attack
+def also_twice() -> bytes:
+    return changed_also(["b.1", "b.1"])
+
+
+@attack
+def also_out_of_order() -> bytes:
+    return changed_also(["b.2", "b.1"])
+
+
+@attack
+def also_of_17() -> bytes:
+    return changed_also(["b.1"] * 17)
+
+
+@attack
+def also_fewer_than_biases() -> bytes:
+    return changed_also(["b.1"])
+
+
+@attack
+def also_bias_of_the_last_map() -> bytes:
+    tensor = {"mean.bias": np.zeros(3, np.float32)}
+    return changed_gate(lambda packed: packed.tensors.update(tensor), several)
 
 
 def main() -> None:

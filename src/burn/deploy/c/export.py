@@ -199,6 +199,11 @@ def _read(packed: Path) -> tuple[Program, str]:
                 f"{packed}: layer {layer.name!r} is a {layer.kind}, which cannot be exported to C: "
                 "give a network of the reactnet family"
             )
+        if isinstance(layer, GlobalMean) and layer.also:
+            raise UserError(
+                f"{packed}: layer {layer.name!r} averages several maps, which cannot be exported "
+                "to C: give a network of one (burn-engine learn --layers last)"
+            )
     return program, hashlib.sha256(data).hexdigest()
 
 
