@@ -41,16 +41,25 @@ export function noneOfThese(model, features) {
   } catch {
     return null; // anyone may have written it
   }
-  if (towards.length !== features.length) return null;
+  if (towards.length !== features?.length) return null;
+  if (!areFinite(features)) throw new Error("the features are not finite");
   let product = 0;
   let squares = 0;
   let ownSquares = 0;
-  features.forEach((one, i) => {
-    product += towards[i] * one;
-    squares += towards[i] ** 2;
-    ownSquares += one ** 2;
+  towards.forEach((one, i) => {
+    product += one * features[i];
+    squares += one ** 2;
+    ownSquares += features[i] ** 2;
   });
   return product / Math.max(Math.sqrt(squares) * Math.sqrt(ownSquares), 1e-300) < none.below;
+}
+
+// Whether all are finite numbers, which a hole and a text are not.
+export function areFinite(features) {
+  for (let i = 0; i < features.length; ++i) {
+    if (!Number.isFinite(features[i])) return false;
+  }
+  return true;
 }
 
 // What this file needs to be sound; `load` checks all of it.

@@ -78,7 +78,8 @@ export function learn(
  *
  * @returns the classes, most likely first, with their probabilities in percent; and whether the
  *   image is unlike all that the classifier was learned from, null if that is not known.
- * @throws Error if there are not as many features as the classifier was learned from.
+ * @throws Error if there are not as many features as the classifier was learned from, or one is
+ *   not finite.
  */
 export function classify(
   learned: Learned,
@@ -101,6 +102,7 @@ export function withClassifier(base: ArrayBuffer | Uint8Array, learned: Learned)
  * @param model of a file that `withClassifier` or `burn-engine learn` wrote.
  * @param features of the image, which `model.features` returns.
  * @returns null if the file does not say.
+ * @throws Error if the file says and a feature is not finite.
  */
 export function noneOfThese(
   model: { readonly origin: Record<string, unknown> | null },

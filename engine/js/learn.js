@@ -1,5 +1,6 @@
 // Learns a linear classifier from a handful of images of each class, in closed form: the same as
 // burn_engine.learn of Python (engine/python/burn_engine/learning.py, which says why).
+import { areFinite } from "./classifier_file.js";
 import { eigen } from "./symmetric.js";
 
 export { noneOfThese, withClassifier } from "./classifier_file.js";
@@ -45,9 +46,12 @@ export function learn(features, labels, classes, { onProgress } = {}) {
 export function classify(learned, features) {
   const { classes, weight, bias, towards, threshold } = learned;
   const length = weight.length / classes.length;
-  if (features.length !== length) {
-    throw new Error(`${features.length} features; the classifier was learned from ${length}`);
+  if (features?.length !== length) {
+    throw new Error(
+      `${features?.length ?? "no"} features; the classifier was learned from ${length}`,
+    );
   }
+  if (!areFinite(features)) throw new Error("the features are not finite");
   const scores = Array.from(bias, (one, c) => {
     const row = weight.subarray(c * length, (c + 1) * length);
     return one + dot(row, features);
@@ -94,6 +98,9 @@ function checkedClasses(classes) {
 
 function checkedFeatures(features, labels, names) {
   if (!features?.length) throw new Error("there are no images to learn from");
+  if (!Array.isArray(features)) {
+    throw new Error("features is not an array: give a list of each image's features");
+  }
   if (!labels) throw new Error("there are no labels");
   if (labels.length !== features.length) {
     throw new Error(`${labels.length} labels for ${features.length} images`);
@@ -105,22 +112,23 @@ function checkedFeatures(features, labels, names) {
     );
   }
   const columns = features[0]?.length;
+  if (!columns) throw new Error("image 0 has no features");
   const values = matrix(features.length, columns);
-  features.forEach((row, i) => {
-    if (!columns || row?.length !== columns) {
-      throw new Error(`image ${i} has ${row?.length} features, the first one ${columns}`);
+  // Unlike forEach, entries also gives the holes of an array.
+  for (const [i, row] of features.entries()) {
+    if (row?.length !== columns) {
+      throw new Error(`image ${i} has ${row?.length ?? "no"} features, the first one ${columns}`);
     }
-    for (let j = 0; j < columns; ++j) {
-      if (!Number.isFinite(row[j])) throw new Error(`the features of image ${i} are not finite`);
-    }
+    if (!areFinite(row)) throw new Error(`the features of image ${i} are not finite`);
     values.data.set(row, i * columns);
-  });
-  for (const label of labels) {
+  }
+  const answers = Array.from(labels); // which may not be iterable
+  for (const label of answers) {
     if (!Number.isInteger(label) || label < 0 || label >= names.length) {
       throw new Error(`label ${label} is none of 0 to ${names.length - 1}, the classes' numbers`);
     }
   }
-  countsOf(labels, names.length).forEach((count, c) => {
+  countsOf(answers, names.length).forEach((count, c) => {
     if (!count) throw new Error(`class ${JSON.stringify(names[c])} has no image`);
   });
   if (values.data.every((one, at) => one === values.data[at % columns])) {

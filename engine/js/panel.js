@@ -32,7 +32,8 @@ class Panel {
   #camera = null; // MediaStream
   #reading = 0; // groups of files that are being read
   #isTaking = false; // a picture of the camera goes through the network
-  #tried = null; // {features} of the photograph that was given last
+  #trying = null; // {file} that was given last, which may still be read
+  #tried = null; // features of the photograph that is shown
   #isSaved = true;
   #timer = 0;
   #works = []; // what is being done; the last is shown
@@ -357,31 +358,31 @@ class Panel {
   async #try(file) {
     if (!file) return;
     const shown = this.#element("shown");
-    const tried = {};
-    this.#tried = tried;
+    const trying = { file }; // the same file may be given twice
+    this.#trying = trying;
     try {
       const { features, picture } = await this.#background.features(file);
-      if (this.#tried !== tried) return; // another one came meanwhile
-      tried.features = features;
+      if (this.#trying !== trying) return; // another one came meanwhile
+      this.#tried = features;
       drawn(picture, shown);
       shown.setAttribute("aria-label", file.name);
       shown.hidden = false;
       this.#showTried();
     } catch (error) {
-      if (this.#tried !== tried) return;
+      if (this.#trying !== trying) return;
       shown.hidden = true;
       this.#element("found").classList.remove("old");
       this.#element("found").replaceChildren(paragraph(error.message, "warning"));
     }
   }
 
-  // The answer for the photograph that was given last; the camera's own comes by itself.
+  // The answer for the photograph that is shown; the camera's own comes by itself.
   #showTried() {
     const found = this.#element("found");
     if (this.#element("shown").hidden) {
       if (!this.#learned) found.replaceChildren();
     } else if (this.#learned) {
-      this.#showAnswer(this.#tried.features);
+      this.#showAnswer(this.#tried);
       if (this.#camera) found.append(this.#backToCamera());
     } else if (!this.#isLearning) {
       found.classList.remove("old");

@@ -223,12 +223,62 @@ def test_the_file_is_pythons_but_for_rounding(tmp_path, settings):
         ({"features": [[0], [0], [0], [1e-160]]}, "the largest feature is 1.00e-160; scale them"),
         ({"features": [[0], [0], [0], [1e150]]}, "the largest feature is 1.00e+150; scale them"),
         ({"labels": None}, "there are no labels"),
+        ({"labels": [0, "hole", 1, 1]}, "label undefined is none of 0 to 1, the classes' numbers"),
+        ({"features": ["hole", *[[1, 2]] * 3]}, "image 0 has no features"),
+        ({"features": [[1, 2], "hole", [2, 1], [3, 5]]}, "image 1 has no features, the first one"),
+        ({"features": [[1, 2]] * 3 + [[1, "hole"]]}, "the features of image 3 are not finite"),
+        ({"features": [[]] * 4}, "image 0 has no features"),
+        ({"features": {"0": [1], "length": 4}}, "features is not an array: give a list of each"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(changed, sentence):
     usual = {"features": [[1, 2], [2, 1], [3, 5], [1, 1]], "labels": [0, 0, 1, 1]}
     (one,) = ask({"classes": ["a", "b"], **usual, **changed})
     assert one["refused"].startswith(f"Error: {sentence}")
+
+
+def test_labels_and_features_may_be_like_arrays():
+    values, labels, names = drawn((6, 6), 5)
+
+    def like_array(row):
+        return {"length": len(row), **{str(i): one for i, one in enumerate(row.tolist())}}
+
+    usual = request(values, labels, names, classify=values[:2].tolist())
+    rows = [like_array(row) for row in values]
+    like = {"features": rows, "labels": like_array(labels), "classify": rows[:2]}
+    expected, found = ask(usual, {**usual, **like})
+    assert "refused" not in expected
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("features", "sentence"),
+    [
+        ([1, 2, "nan"], "the features are not finite"),
+        (["inf", 2, 3], "the features are not finite"),
+        ([1, "hole", 3], "the features are not finite"),
+        ("abc", "the features are not finite"),
+        ([1, 2], "2 features; the classifier was learned from 3"),
+        (None, "no features; the classifier was learned from 3"),
+    ],
+)
+def test_features_that_cannot_be_classified_are_refused(features, sentence):
+    (one,) = ask(request(*drawn((6, 6), 3), classify=[features]))
+    assert one == {"refused": f"Error: {sentence}"}
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "hole"])
+def test_features_that_are_not_finite_are_not_none_of_these_either(tmp_path, number):
+    (tmp_path / "base.bnn").write_bytes(random_network(4).to_bytes())
+    (tmp_path / "photo.raw").write_bytes(bytes(12))
+    features = burn_engine.load(tmp_path / "base.bnn").num_features
+    files = {name: tmp_path / f"{name}.bnn" for name in ("base", "out")}
+    usual = request(*drawn((8, 9), features), image=[tmp_path / "photo.raw", 2, 2], **files)
+    sound, refused = ask(
+        {**usual, "own": [1] * features}, {**usual, "own": [number, *[1] * (features - 1)]}
+    )
+    assert isinstance(sound["none"], bool)
+    assert refused == {"refused": "Error: the features are not finite"}
 
 
 def test_too_many_classes_are_refused_at_once():

@@ -281,6 +281,43 @@ def test_the_page_goes_on_while_it_learns_and_learning_can_be_stopped(browser, f
     page.context.close()
 
 
+# Photographs named late.png are read when the test says so.
+LATE = (
+    "  features(photo) {\n    return this.#network.ask(",
+    "  async features(photo) {\n"
+    '    if (photo.name === "late.png") await new Promise((go) => (globalThis.read = go));\n'
+    "    return this.#network.ask(",
+)
+
+
+def test_a_photograph_that_is_still_read_leaves_the_one_before_as_it_is(browser, folder, tmp_path):
+    """The answer for the photograph that is shown is given anew by what is learned meanwhile."""
+    address = tmp_path / "late.html"
+    address.write_text(altered((folder / "teach.html").read_text(), LATE))
+    page, said, _ = opened(browser, address.as_uri())
+    red, green = (photographs(tmp_path, kind, 3) for kind in range(2))
+    teach(page, 1, "red", red)
+    teach(page, 2, "green", green)
+    facts(page)
+    page.set_input_files("#tried", red[0])
+    page.wait_for_selector("#found ol")
+    before = answer(page)
+    late = green[0].rename(tmp_path / "late.png")
+    page.set_input_files("#tried", late)
+    page.wait_for_function("globalThis.read !== undefined")
+    page.fill(".class:nth-child(1) header input", "other")
+    assert "6 photographs" in facts(page)
+    assert page.get_attribute("#shown", "aria-label") == red[0].name
+    renamed = {"red": "other", "green": "green"}
+    assert answer(page) == [(renamed[name], percent) for name, percent in before]
+    page.evaluate("read()")
+    page.wait_for_selector("#shown[aria-label='late.png']")
+    assert {name for name, _ in answer(page)} == {"other", "green"}
+    assert answer(page) != before
+    assert [text for text in said if not re.search("GPU stall|Canvas2D", text)] == []
+    page.context.close()
+
+
 @pytest.mark.parametrize("refused", ["worker-src 'none'", "worker-src https:"])
 def test_a_page_that_may_have_no_workers_learns_itself(browser, folder, tmp_path, refused):
     alone = tmp_path / "alone.html"

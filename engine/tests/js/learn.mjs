@@ -4,7 +4,8 @@
 //
 // Of each it prints what was learned, how far it said to be, and what is said of the images in "classify"; with "base" it
 // also writes the packed file "out", and prints what that file says of the raw image in "image",
-// its features, and whether it is none of these.
+// its features, and whether it is none of these. A number may be "nan", "inf" or "hole", which is
+// nothing at its place of an array; so may an image.
 import { readFileSync, writeFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
@@ -12,17 +13,23 @@ const folder = pathToFileURL(`${process.argv[2]}/`);
 const { load } = await import(new URL("index.js", folder));
 const { classify, learn, noneOfThese, withClassifier } = await import(new URL("learn.js", folder));
 
-function decoded(row) {
-  return row.map((one) => (one === "nan" ? NaN : one));
+const NUMBERS = { nan: NaN, inf: Infinity };
+
+// Objects stay what they are: {"0": 1, "length": 1} is like an array.
+function decoded(value) {
+  if (!Array.isArray(value)) return NUMBERS[value] ?? value;
+  const row = value.map(decoded);
+  row.forEach((one, i) => one === "hole" && delete row[i]);
+  return row;
 }
 
-async function answer({ features, labels, classes, classify: asked = [], base, out, image }) {
+async function answer({ features, labels, classes, classify: asked = [], base, out, image, own: given }) {
   const progress = [];
   const onProgress = (share) => progress.push(share);
-  const learned = learn(features.map(decoded), labels, classes, { onProgress });
+  const learned = learn(decoded(features), decoded(labels), classes, { onProgress });
   const { weight, bias, towards } = learned;
   const lists = { weight: Array.from(weight), bias: Array.from(bias), towards: Array.from(towards) };
-  const classified = asked.map((row) => classify(learned, row));
+  const classified = asked.map((row) => classify(learned, decoded(row)));
   const found = { ...learned, ...lists, progress, classified };
   if (!base) return found;
   const written = withClassifier(readFileSync(base), learned);
@@ -31,7 +38,7 @@ async function answer({ features, labels, classes, classify: asked = [], base, o
   const [file, width, height] = image;
   const pixels = { data: new Uint8Array(readFileSync(file)), width, height };
   const { output, classes: ranked } = model.run(pixels);
-  const own = model.features(pixels);
+  const own = decoded(given) ?? model.features(pixels);
   const none = noneOfThese(model, own);
   return { ...found, output: Array.from(output), ranked, own: Array.from(own), none };
 }
