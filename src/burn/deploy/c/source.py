@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from burn.core.errors import UserError
 from burn.deploy.c.arena import TAPS, Geometry, plan_arena
 from burn.deploy.c.fixed_point import IntegerNetwork, to_integers
+from burn.deploy.c.names import renamed, require_no_clash
 from burn.deploy.shared import sample_images
 from burn_engine import reference
 from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linear, Program
@@ -122,52 +122,49 @@ class CSource:
         self.classes = self.scores * classes_on_device + counts
 
     def texts(self) -> tuple[str, str]:
-        """Return the header and the source."""
+        """Return the header and the source.
+
+        Raises:
+            UserError: The name would give something in them a name that something else has.
+        """
         learns = f" --classes-on-device {self._classes_on_device}" * (self._classes_on_device > 0)
         banner = (
             f"/* Written by `burn export --format c --epilogue {self._epilogue}{learns}`, burn "
             f"{version('burn-ssl')}, from a packed file\n * with SHA-256 {self._digest}. */\n"
         )
-        header = self._filled("network.h", {"sizes": self._sizes()})
-        source = self._filled("network.c", {"types": self._types(), "constants": self._constants})
+        header = _filled("network.h", {"sizes": self._sizes()})
+        source = _filled("network.c", {"types": self._types(), "constants": self._constants})
         if self._classes_on_device:
             before, ending, after = header.rpartition("#ifdef __cplusplus")
-            header = f"{before}{self._filled('learning.h', {})}\n{ending}{after}"
-            source += "\n" + self._filled("learning.c", {})
+            header = f"{before}{_filled('learning.h', {})}\n{ending}{after}"
+            source += "\n" + _filled("learning.c", {})
+        require_no_clash(self._name, header + source)
+        header, source = (renamed(text, self._name) for text in (header, source))
+        if self._program.classes:  # only now, as names of classes are no names in C
+            rows = [f"    {_string(one)}," for one in self._program.classes]
+            source = _with_part(source, "classes", "\n".join(rows))
         return banner + header, banner + source
 
-    def _filled(self, resource: str, parts: dict[str, str]) -> str:
-        """Return a file of `c/` with parts in place of their comments, and with the own name."""
-        text = (files("burn.deploy.c") / resource).read_text(encoding="ascii")
-        text = re.sub(r"\bnetwork_", f"{self._name}_", text)
-        text = re.sub(r"\bNETWORK_", f"{self._name.upper()}_", text)
-        text = re.sub(r"\bnetwork\.h\b", f"{self._name}.h", text)
-        for key, part in parts.items():
-            comment = f"/* @{key} */"
-            assert text.count(comment) == 1, comment
-            text = text.replace(comment, part.strip("\n"))
-        return text
-
     def _sizes(self) -> str:
-        prefix, last = self._name.upper(), self._program.layers[-1]
+        last = self._program.layers[-1]
         classes = len(self._program.classes)
         score = "float" if self.integers is None else "int32_t"
         lines = [
-            f"#define {prefix}_IMAGE_SIZE {self._size}",
-            f"#define {prefix}_IMAGE_BYTES {3 * self._size**2}",
-            f"#define {prefix}_IMAGE_ROWS {self._geometry[0].kernel}",
-            f"#define {prefix}_ARENA_BYTES {self._arena.bytes}",
-            f"#define {prefix}_NUM_SCORES {last.channels}",
-            f"#define {prefix}_NUM_CLASSES {classes}",
+            f"#define NETWORK_IMAGE_SIZE {self._size}",
+            f"#define NETWORK_IMAGE_BYTES {3 * self._size**2}",
+            f"#define NETWORK_IMAGE_ROWS {self._geometry[0].kernel}",
+            f"#define NETWORK_ARENA_BYTES {self._arena.bytes}",
+            f"#define NETWORK_NUM_SCORES {last.channels}",
+            f"#define NETWORK_NUM_CLASSES {classes}",
         ]
         if self._classes_on_device:
-            lines.append(f"#define {prefix}_MAX_CLASSES {self._classes_on_device}")
-            lines.append(f"#define {prefix}_SIMILARITY_ONE 1048576")
+            lines.append(f"#define NETWORK_MAX_CLASSES {self._classes_on_device}")
+            lines.append("#define NETWORK_SIMILARITY_ONE 1048576")
         if self.integers:
-            lines.append(f"#define {prefix}_SCORE_BITS {_signed(self.integers.score_bits)}")
-        lines += ["", f"typedef {score} {self._name}_score;"]
+            lines.append(f"#define NETWORK_SCORE_BITS {_signed(self.integers.score_bits)}")
+        lines += ["", f"typedef {score} network_score;"]
         if classes:
-            names = f"{self._name}_class_names[{prefix}_NUM_CLASSES]"
+            names = "network_class_names[NETWORK_NUM_CLASSES]"
             lines += ["", "/* In UTF-8. */", f"extern const char *const {names};"]
         return "\n".join(lines)
 
@@ -229,9 +226,8 @@ class CSource:
     def _class_names(self) -> list[str]:
         if not self._program.classes:
             return []
-        name = f"{self._name}_class_names[{self._name.upper()}_NUM_CLASSES]"
-        values = ",\n".join(f"    {_string(one)}" for one in self._program.classes)
-        return [f"const char *const {name} = {{\n{values},\n}};"]
+        name = "network_class_names[NETWORK_NUM_CLASSES]"
+        return [f"const char *const {name} = {{\n/* @classes */\n}};"]
 
     def _array(self, kind: str, name: str, values: NDArray[np.generic]) -> str:
         """Add a constant array; return its name."""
@@ -318,6 +314,20 @@ class CSource:
                 "shift": 0 if isinstance(one, Linear) else one.shift,
             }
         )
+
+
+def _filled(resource: str, parts: dict[str, str]) -> str:
+    """Return a file of `c/` with parts in place of their comments."""
+    text = (files("burn.deploy.c") / resource).read_text(encoding="ascii")
+    for key, part in parts.items():
+        text = _with_part(text, key, part.strip("\n"))
+    return text
+
+
+def _with_part(text: str, key: str, part: str) -> str:
+    comment = f"/* @{key} */"
+    assert text.count(comment) == 1, comment
+    return text.replace(comment, part)
 
 
 def _rarer_signs(program: Program, image_size: int) -> list[NDArray[np.bool]]:
