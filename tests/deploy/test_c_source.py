@@ -526,6 +526,35 @@ def test_constants_of_any_size_are_exact_or_refused(tensor: str, value: float, t
             check_integers(network, packed, noise(17))
 
 
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_constants_that_become_infinite_are_refused(
+    epilogue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
+    program, tensors = header_of(packed)
+    packed, out = tmp_path / "m.bnn", tmp_path / "out"
+
+    def save_with(weight: float, padding: float) -> None:
+        for key, value in (("stem.weight", weight), ("stem.padding", padding)):
+            tensors[key] = np.full_like(tensors[key], value)
+        save_file(tensors, packed, metadata={"bnn": json.dumps(program)})
+
+    for sign in (1, -1):
+        save_with(sign * 3e38, 3)
+        assert (
+            f"{packed}: weight times padding of layer 'stem' is too large for a float: pack"
+        ) in refused(capsys, packed, out, "--epilogue", epilogue)
+        assert not out.exists()
+    save_with(1e38, 1)  # all constants are numbers
+    if epilogue == "float":
+        done = export_c(packed, out)
+        assert not {"inf", "nan"} & set(re.findall(r"[a-z]+", done.source.read_text()))
+    else:
+        said = refused(capsys, packed, out, "--epilogue", epilogue)
+        assert f"{packed}: outputs of layer 'l0' are too large for a float" in said
+        assert not out.exists()
+
+
 def test_a_network_with_gates_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     attacks = Path(__file__).parents[1] / "attacks/packed"
     code = "import make, sys; sys.stdout.buffer.write(make.gated().write())"

@@ -166,7 +166,7 @@ def export_c(
         stack=stack,
         ram=made.arena + made.image + made.scores + made.classes + stack,
         left_out=left_out,
-        tested=_compared(made.integers, program, size) if made.integers else None,
+        tested=_compared(made.integers, program, size, packed) if made.integers else None,
     )
     _check_fit(summary, packed, epilogue, flash, ram)
     texts = made.texts()
@@ -209,11 +209,17 @@ def _image_size(program: Program, given: int | None, packed: Path) -> int:
     return size
 
 
-def _compared(integers: IntegerNetwork, program: Program, size: int) -> Tested:
+def _compared(integers: IntegerNetwork, program: Program, size: int, packed: Path) -> Tested:
     images = sample_images(size).permute(0, 2, 3, 1).numpy()
     images = np.ascontiguousarray(images[:: max(1, len(images) * size**2 // _MANY_PIXELS)])
-    found = real(run_integers(integers, program, images)[-1], integers.score_bits)
-    expected = reference.run(program, images)
+    with np.errstate(all="ignore"):  # whatever the constants are
+        found = real(run_integers(integers, program, images)[-1], integers.score_bits)
+        expected = reference.run(program, images)
+    if not (np.isfinite(found).all() and np.isfinite(expected).all()):
+        raise UserError(
+            f"{packed}: outputs of layer {program.layers[-1].name!r} are too large for a float, so "
+            "integers cannot be compared with them: pack a network with smaller constants"
+        )
     same = int((found.argmax(axis=1) == expected.argmax(axis=1)).sum())
     cosine = float(cosines(found, expected).mean())
     return Tested(len(images), cosine, same if program.classes else None)

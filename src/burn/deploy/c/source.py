@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -75,7 +76,7 @@ class CSource:
             code for it. Of more than 0 the program has no classifier.
 
     Raises:
-        UserError: A layer is too wide, or its constants are for integers.
+        UserError: A layer is too wide, or its constants are too large or span too wide a range.
     """
 
     def __init__(
@@ -103,6 +104,14 @@ class CSource:
         self._linears = [one for one in program.layers if isinstance(one, Linear)]
         outputs = [one.channels for one in self._linears]
         self._arena = plan_arena(self._geometry, outputs, self._value_bytes)
+        stem = program.layers[0]
+        assert isinstance(stem, Convolution)
+        # Larger scores than a float's are nothing to compare with, so integers do not help.
+        if abs(_outside(stem)).max() > np.finfo(np.float32).max:
+            raise UserError(
+                f"{origin}: weight times padding of layer {stem.name!r} is too large for a float: "
+                "pack a network with smaller constants"
+            )
         self.integers: IntegerNetwork | None = None
         if epilogue != "float":
             bits = 8 * self._value_bytes
@@ -258,7 +267,7 @@ class CSource:
         else:
             exact = layer.weight.astype(np.float64)
             weight = (exact / 255).astype(np.float32)
-            outside = (exact * layer.padding).sum(axis=3).astype(np.float32)
+            outside = _outside(layer).astype(np.float32)
             bias = layer.bias
         self._array("sum_t", "stem_weight", weight)
         self._array("sum_t", "stem_outside", outside)
@@ -330,6 +339,11 @@ def _with_part(text: str, key: str, part: str) -> str:
     return text.replace(comment, part)
 
 
+def _outside(layer: Convolution) -> NDArray[np.float64]:
+    """Return what each tap adds outside of the image, (out, k, k)."""
+    return (layer.weight.astype(np.float64) * layer.padding).sum(axis=3)
+
+
 def _rarer_signs(program: Program, image_size: int) -> list[NDArray[np.bool]]:
     """Return for each binary layer which channels have more signs -1 than +1, (in_channels,).
 
@@ -386,6 +400,7 @@ def _numbers(values: NDArray[np.generic]) -> list[str]:
 
 
 def _float(value: float) -> str:
+    assert math.isfinite(value)  # C has no constant for others
     text = f"{value:.9g}"  # nine digits determine a float32
     return f"{text}f" if set(text) & set(".e") else f"{text}.0f"
 
