@@ -312,6 +312,8 @@ def test_the_file_has_the_bases_layers_and_the_classifier(
     assert learned.threshold is not None
     sides = np.array([1.0, -1.0])[:, None] * learned.towards
     np.testing.assert_array_equal(none_of_these(model, sides), [False, learned.threshold > -1])
+    with pytest.raises(ValueError, match="a feature is not finite"):
+        none_of_these(model, sides * np.nan)
     images = packed.random_images(shape=(2, 16, 16, 3))
     expected = model.features(images) @ learned.weight.T + learned.bias
     np.testing.assert_allclose(model(images), expected, rtol=1e-3, atol=1e-3)

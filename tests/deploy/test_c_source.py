@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -343,7 +345,6 @@ def test_other_refusals_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     for arguments, message in (
         (["--epilogue", "int8"], "--epilogue 'int8' is none of float, int32, int16"),
         (["--name", "2nd"], "--name '2nd' cannot begin names in C"),
-        (["--name", "stdint"], "--name 'stdint' cannot begin"),
         (["--image-size", "7"], "--image-size 7 is not in 8 … 2048 pixels"),
         (["--image-size", "0"], "--image-size 0 is not in 8 … 2048 pixels"),
         (["--flash", "many"], "--flash 'many' is not a number of bytes"),
@@ -406,10 +407,53 @@ def header_of(packed: Path) -> tuple[dict[str, Any], dict[str, Array]]:
         return json.loads(file.metadata()["bnn"]), tensors
 
 
+# Whether C of this name compiles, or what is said instead, with and without classes to learn.
+ALL_NAMES = {
+    "network": "", "NETWORK": "", "NETWORK_a": "", "a_network": "", "network_network_h": "",
+    "network_class": "", "Net": "", "burn": "", "BURN": "", "row": "", "int": "", "layer_1": "",
+    "add": "make add_row,", "run_image": "make run_image_row,", "run_binary": "run_binary_row,",
+    "features": "hide <features.h>", "stddef": "hide <stddef.h>", "String": "hide <string.h>",
+    "stdint": "hide <stdint.h>", "newlib": "hide <newlib.h>", "unistd": "hide <unistd.h>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "message"), ALL_NAMES.items(), ids=ALL_NAMES)
+def test_any_name_compiles_or_is_refused(
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    need("gcc")
+    packed, out = random_file(tmp_path / "n.bnn", SHAPES["whole words"]), tmp_path / "out"
+    for more in ([], ["--epilogue", "int16", "--classes-on-device", "2"]):
+        if message:
+            assert message in refused(capsys, packed, out, "--name", name, *more)
+            assert not out.exists()
+            continue
+        exported(capsys, packed, out, "--name", name, *more)
+        main_c = f'#include <stdio.h>\n#include "{name}.h"\nint main(void) {{ return 1 + '
+        (tmp_path / "main.c").write_text(f"{main_c}{name}_run(NULL, NULL, NULL); }}")
+        call("gcc", *STRICT, "-I", out, tmp_path / "main.c", out / f"{name}.c",
+             "-o", tmp_path / "main")  # fmt: skip
+        call(tmp_path / "main")
+        shutil.rmtree(out)
+
+
+def test_every_function_of_the_code_is_refused_where_a_name_would_make_it(tmp_path: Path):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["smallest"])
+    done = export_c(packed, tmp_path / "out", name="net", classes_on_device=2)
+    endings = set(re.findall(r"\bnet(_\w+)", done.header.read_text()))
+    assert {"_row", "_run", "_score"} < endings
+    code = set(re.findall(r"\b[a-z]\w*(?=\()", done.source.read_text()))
+    found = {one.removesuffix(end) for one in code for end in endings if one.endswith(end)}
+    assert {"add", "run_binary", "run_image"} < found
+    for name in found - {"net"}:
+        with pytest.raises(UserError, match=f"--name '{name}' would make {name}_"):
+            export_c(packed, tmp_path / "no", name=name, classes_on_device=2)
+
+
 def test_names_of_classes_are_text_whatever_they_contain(tmp_path: Path):
     packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
     program, tensors = header_of(packed)
-    program["classes"] = ['";*/ #include "x', "??/\\", "%s\u2028\u202e", "Käse 9", "*/"]
+    program["classes"] = ['";*/ #include "x', "??/\\", "%s\u2028\u202e", "network_a Käse 9", "*/"]
     save_file(tensors, tmp_path / "m.bnn", metadata={"bnn": json.dumps(program)})
     done = export_c(tmp_path / "m.bnn", tmp_path / "out", name="net")
     assert all("\u202e" not in file.read_text() for file in (done.header, done.source))
@@ -480,6 +524,35 @@ def test_constants_of_any_size_are_exact_or_refused(tensor: str, value: float, t
             assert value > 1
         else:
             check_integers(network, packed, noise(17))
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_constants_that_become_infinite_are_refused(
+    epilogue: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
+    program, tensors = header_of(packed)
+    packed, out = tmp_path / "m.bnn", tmp_path / "out"
+
+    def save_with(weight: float, padding: float) -> None:
+        for key, value in (("stem.weight", weight), ("stem.padding", padding)):
+            tensors[key] = np.full_like(tensors[key], value)
+        save_file(tensors, packed, metadata={"bnn": json.dumps(program)})
+
+    for sign in (1, -1):
+        save_with(sign * 3e38, 3)
+        assert (
+            f"{packed}: weight times padding of layer 'stem' is too large for a float: pack"
+        ) in refused(capsys, packed, out, "--epilogue", epilogue)
+        assert not out.exists()
+    save_with(1e38, 1)  # all constants are numbers
+    if epilogue == "float":
+        done = export_c(packed, out)
+        assert not {"inf", "nan"} & set(re.findall(r"[a-z]+", done.source.read_text()))
+    else:
+        said = refused(capsys, packed, out, "--epilogue", epilogue)
+        assert f"{packed}: outputs of layer 'l0' are too large for a float" in said
+        assert not out.exists()
 
 
 @pytest.mark.parametrize(

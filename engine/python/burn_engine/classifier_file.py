@@ -97,7 +97,12 @@ def none_of_these(model: Model, features: ArrayLike) -> NDArray[np.bool_] | None
     Returns:
         Whether each image is, bool (images,); None if the file does not say, as those of other
         commands do not, or because it was learned from fewer than 10 images.
+
+    Raises:
+        ValueError: A feature is not finite.
     """
+    if not np.isfinite(np.asarray(features, np.float64)).all():
+        raise ValueError("a feature is not finite")
     how = (model.origin or {}).get(_ORIGIN)
     none = how.get("none") if isinstance(how, dict) else None
     if not isinstance(none, dict):

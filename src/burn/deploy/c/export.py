@@ -13,6 +13,7 @@ from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
 from burn.deploy.c.fixed_point import IntegerNetwork
 from burn.deploy.c.fixed_point_run import real, run_integers
+from burn.deploy.c.names import is_name, require_name
 from burn.deploy.c.source import CSource
 from burn.deploy.shared import cosines, sample_images
 from burn_engine import ModelError, reference
@@ -34,7 +35,6 @@ LEARNING_CODE_BYTES = 1536  # most that the code adds that learns classes; likew
 LEARNING_STACK_BYTES = 256  # likewise, on the stack
 MOST_CLASSES_ON_DEVICE = 1000
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
 _IMAGE_SIZES = range(8, 2049)
 _MANY_PIXELS = 8 * 96**2  # of all images that are compared; of larger images fewer are
 
@@ -131,11 +131,7 @@ def export_c(
     if epilogue not in EPILOGUES:
         raise UserError(f"--epilogue {epilogue!r} is none of {', '.join(EPILOGUES)}")
     name = _name_for(packed) if name is None else name
-    if not _NAME.fullmatch(name) or name in ("stdint", "string"):
-        raise UserError(
-            f"--name {name!r} cannot begin names in C: give a letter and then up to 40 letters, "
-            "digits and _"
-        )
+    require_name(name)
     if classes_on_device not in (None, *range(1, MOST_CLASSES_ON_DEVICE + 1)):
         raise UserError(
             f"--classes-on-device {classes_on_device} is not in 1 … {MOST_CLASSES_ON_DEVICE:,}"
@@ -170,7 +166,7 @@ def export_c(
         stack=stack,
         ram=made.arena + made.image + made.scores + made.classes + stack,
         left_out=left_out,
-        tested=_compared(made.integers, program, size) if made.integers else None,
+        tested=_compared(made.integers, program, size, packed) if made.integers else None,
     )
     _check_fit(summary, packed, epilogue, flash, ram)
     texts = made.texts()
@@ -180,7 +176,7 @@ def export_c(
 
 def _name_for(packed: Path) -> str:
     name = re.sub(r"[^a-z0-9]+", "_", packed.stem.lower()).strip("_")
-    return name[:40] if _NAME.match(name) else f"network_{name}"[:40].strip("_")
+    return name[:40] if is_name(name[:40]) else f"network_{name}"[:40].strip("_")
 
 
 def _read(packed: Path) -> tuple[Program, str]:
@@ -218,11 +214,17 @@ def _image_size(program: Program, given: int | None, packed: Path) -> int:
     return size
 
 
-def _compared(integers: IntegerNetwork, program: Program, size: int) -> Tested:
+def _compared(integers: IntegerNetwork, program: Program, size: int, packed: Path) -> Tested:
     images = sample_images(size).permute(0, 2, 3, 1).numpy()
     images = np.ascontiguousarray(images[:: max(1, len(images) * size**2 // _MANY_PIXELS)])
-    found = real(run_integers(integers, program, images)[-1], integers.score_bits)
-    expected = reference.run(program, images)
+    with np.errstate(all="ignore"):  # whatever the constants are
+        found = real(run_integers(integers, program, images)[-1], integers.score_bits)
+        expected = reference.run(program, images)
+    if not (np.isfinite(found).all() and np.isfinite(expected).all()):
+        raise UserError(
+            f"{packed}: outputs of layer {program.layers[-1].name!r} are too large for a float, so "
+            "integers cannot be compared with them: pack a network with smaller constants"
+        )
     same = int((found.argmax(axis=1) == expected.argmax(axis=1)).sum())
     cosine = float(cosines(found, expected).mean())
     return Tested(len(images), cosine, same if program.classes else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from burn.core.errors import UserError
 from burn.deploy.c.arena import TAPS, Geometry, plan_arena
 from burn.deploy.c.fixed_point import IntegerNetwork, to_integers
+from burn.deploy.c.names import renamed, require_no_clash
 from burn.deploy.shared import sample_images
 from burn_engine import reference
 from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linear, Program
@@ -75,7 +76,7 @@ class CSource:
             code for it. Of more than 0 the program has no classifier.
 
     Raises:
-        UserError: A layer is too wide, or its constants are for integers.
+        UserError: A layer is too wide, or its constants are too large or span too wide a range.
     """
 
     def __init__(
@@ -103,6 +104,14 @@ class CSource:
         self._linears = [one for one in program.layers if isinstance(one, Linear)]
         outputs = [one.channels for one in self._linears]
         self._arena = plan_arena(self._geometry, outputs, self._value_bytes)
+        stem = program.layers[0]
+        assert isinstance(stem, Convolution)
+        # Larger scores than a float's are nothing to compare with, so integers do not help.
+        if abs(_outside(stem)).max() > np.finfo(np.float32).max:
+            raise UserError(
+                f"{origin}: weight times padding of layer {stem.name!r} is too large for a float: "
+                "pack a network with smaller constants"
+            )
         self.integers: IntegerNetwork | None = None
         if epilogue != "float":
             bits = 8 * self._value_bytes
@@ -122,52 +131,49 @@ class CSource:
         self.classes = self.scores * classes_on_device + counts
 
     def texts(self) -> tuple[str, str]:
-        """Return the header and the source."""
+        """Return the header and the source.
+
+        Raises:
+            UserError: The name would give something in them a name that something else has.
+        """
         learns = f" --classes-on-device {self._classes_on_device}" * (self._classes_on_device > 0)
         banner = (
             f"/* Written by `burn export --format c --epilogue {self._epilogue}{learns}`, burn "
             f"{version('burn-ssl')}, from a packed file\n * with SHA-256 {self._digest}. */\n"
         )
-        header = self._filled("network.h", {"sizes": self._sizes()})
-        source = self._filled("network.c", {"types": self._types(), "constants": self._constants})
+        header = _filled("network.h", {"sizes": self._sizes()})
+        source = _filled("network.c", {"types": self._types(), "constants": self._constants})
         if self._classes_on_device:
             before, ending, after = header.rpartition("#ifdef __cplusplus")
-            header = f"{before}{self._filled('learning.h', {})}\n{ending}{after}"
-            source += "\n" + self._filled("learning.c", {})
+            header = f"{before}{_filled('learning.h', {})}\n{ending}{after}"
+            source += "\n" + _filled("learning.c", {})
+        require_no_clash(self._name, header + source)
+        header, source = (renamed(text, self._name) for text in (header, source))
+        if self._program.classes:  # only now, as names of classes are no names in C
+            rows = [f"    {_string(one)}," for one in self._program.classes]
+            source = _with_part(source, "classes", "\n".join(rows))
         return banner + header, banner + source
 
-    def _filled(self, resource: str, parts: dict[str, str]) -> str:
-        """Return a file of `c/` with parts in place of their comments, and with the own name."""
-        text = (files("burn.deploy.c") / resource).read_text(encoding="ascii")
-        text = re.sub(r"\bnetwork_", f"{self._name}_", text)
-        text = re.sub(r"\bNETWORK_", f"{self._name.upper()}_", text)
-        text = re.sub(r"\bnetwork\.h\b", f"{self._name}.h", text)
-        for key, part in parts.items():
-            comment = f"/* @{key} */"
-            assert text.count(comment) == 1, comment
-            text = text.replace(comment, part.strip("\n"))
-        return text
-
     def _sizes(self) -> str:
-        prefix, last = self._name.upper(), self._program.layers[-1]
+        last = self._program.layers[-1]
         classes = len(self._program.classes)
         score = "float" if self.integers is None else "int32_t"
         lines = [
-            f"#define {prefix}_IMAGE_SIZE {self._size}",
-            f"#define {prefix}_IMAGE_BYTES {3 * self._size**2}",
-            f"#define {prefix}_IMAGE_ROWS {self._geometry[0].kernel}",
-            f"#define {prefix}_ARENA_BYTES {self._arena.bytes}",
-            f"#define {prefix}_NUM_SCORES {last.channels}",
-            f"#define {prefix}_NUM_CLASSES {classes}",
+            f"#define NETWORK_IMAGE_SIZE {self._size}",
+            f"#define NETWORK_IMAGE_BYTES {3 * self._size**2}",
+            f"#define NETWORK_IMAGE_ROWS {self._geometry[0].kernel}",
+            f"#define NETWORK_ARENA_BYTES {self._arena.bytes}",
+            f"#define NETWORK_NUM_SCORES {last.channels}",
+            f"#define NETWORK_NUM_CLASSES {classes}",
         ]
         if self._classes_on_device:
-            lines.append(f"#define {prefix}_MAX_CLASSES {self._classes_on_device}")
-            lines.append(f"#define {prefix}_SIMILARITY_ONE 1048576")
+            lines.append(f"#define NETWORK_MAX_CLASSES {self._classes_on_device}")
+            lines.append("#define NETWORK_SIMILARITY_ONE 1048576")
         if self.integers:
-            lines.append(f"#define {prefix}_SCORE_BITS {_signed(self.integers.score_bits)}")
-        lines += ["", f"typedef {score} {self._name}_score;"]
+            lines.append(f"#define NETWORK_SCORE_BITS {_signed(self.integers.score_bits)}")
+        lines += ["", f"typedef {score} network_score;"]
         if classes:
-            names = f"{self._name}_class_names[{prefix}_NUM_CLASSES]"
+            names = "network_class_names[NETWORK_NUM_CLASSES]"
             lines += ["", "/* In UTF-8. */", f"extern const char *const {names};"]
         return "\n".join(lines)
 
@@ -229,9 +235,8 @@ class CSource:
     def _class_names(self) -> list[str]:
         if not self._program.classes:
             return []
-        name = f"{self._name}_class_names[{self._name.upper()}_NUM_CLASSES]"
-        values = ",\n".join(f"    {_string(one)}" for one in self._program.classes)
-        return [f"const char *const {name} = {{\n{values},\n}};"]
+        name = "network_class_names[NETWORK_NUM_CLASSES]"
+        return [f"const char *const {name} = {{\n/* @classes */\n}};"]
 
     def _array(self, kind: str, name: str, values: NDArray[np.generic]) -> str:
         """Add a constant array; return its name."""
@@ -262,7 +267,7 @@ class CSource:
         else:
             exact = layer.weight.astype(np.float64)
             weight = (exact / 255).astype(np.float32)
-            outside = (exact * layer.padding).sum(axis=3).astype(np.float32)
+            outside = _outside(layer).astype(np.float32)
             bias = layer.bias
         self._array("sum_t", "stem_weight", weight)
         self._array("sum_t", "stem_outside", outside)
@@ -318,6 +323,25 @@ class CSource:
                 "shift": 0 if isinstance(one, Linear) else one.shift,
             }
         )
+
+
+def _filled(resource: str, parts: dict[str, str]) -> str:
+    """Return a file of `c/` with parts in place of their comments."""
+    text = (files("burn.deploy.c") / resource).read_text(encoding="ascii")
+    for key, part in parts.items():
+        text = _with_part(text, key, part.strip("\n"))
+    return text
+
+
+def _with_part(text: str, key: str, part: str) -> str:
+    comment = f"/* @{key} */"
+    assert text.count(comment) == 1, comment
+    return text.replace(comment, part)
+
+
+def _outside(layer: Convolution) -> NDArray[np.float64]:
+    """Return what each tap adds outside of the image, (out, k, k)."""
+    return (layer.weight.astype(np.float64) * layer.padding).sum(axis=3)
 
 
 def _rarer_signs(program: Program, image_size: int) -> list[NDArray[np.bool]]:
@@ -376,6 +400,7 @@ def _numbers(values: NDArray[np.generic]) -> list[str]:
 
 
 def _float(value: float) -> str:
+    assert math.isfinite(value)  # C has no constant for others
     text = f"{value:.9g}"  # nine digits determine a float32
     return f"{text}f" if set(text) & set(".e") else f"{text}.0f"
 
