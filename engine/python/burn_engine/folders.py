@@ -160,11 +160,10 @@ def _target(link: os.DirEntry[str]) -> os.stat_result | None:
     except OSError as error:
         if named_as_file:
             return None
-        if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:
-            raise _LinkToNothing(
-                f"{link.path} is a link to nothing: fix it, or remove it"
-            ) from None
-        raise
+        to = {errno.ENOENT: "nothing", errno.ELOOP: "itself"}.get(error.errno or 0)
+        if to is None:
+            raise
+        raise _LinkToNothing(f"{link.path} is a link to {to}: fix it, or remove it") from None
 
 
 @dataclass

@@ -63,8 +63,9 @@ def run_layer(layer: Layer, x: NDArray[Any], also: Sequence[NDArray[Any]] = ()) 
     Returns:
         Maps (n, h', w', channels) for a convolution, otherwise vectors (n, channels).
     """
-    # Finite constants may have infinite products, which are passed on, as a CPU does.
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+    # Finite constants may have infinite products, which are passed on, as a CPU does. And NumPy's
+    # products of matrices tell of divisions on some processors (64-bit ARM), where there are none.
+    with np.errstate(all="ignore"):
         if isinstance(layer, Convolution):
             return _convolution(layer, x)
         if isinstance(layer, BinaryConvolution):
