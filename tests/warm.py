@@ -23,8 +23,10 @@ from typing import Any
 
 # Everything that commands import. None of it starts a thread.
 MODULES = (
+    "attrs",
     "burn.campaigns.ablate", "burn.campaigns.compare", "burn.campaigns.demo",
-    "burn.campaigns.jobs", "burn.checkpoints.foreign.exchange", "burn.cli.main",
+    "burn.campaigns.jobs", "burn.checkpoints.foreign.exchange", "burn.cli.commands.evaluate",
+    "burn.cli.commands.pretrain", "burn.cli.configuration", "burn.cli.main", "burn.cli.parser",
     "burn.deploy.onnx", "burn.deploy.pack", "burn.embedding.packed", "burn.embedding.run",
     "burn.evaluation.context",
     "burn.evaluation.detection.protocol", "burn.evaluation.linear", "burn.evaluation.registry",
