@@ -273,7 +273,7 @@ def test_the_page_goes_on_while_it_learns_and_learning_can_be_stopped(browser, f
     assert page.is_hidden("#doing")
     page.click("#facts button")
     page.wait_for_selector("#doing:not([hidden])")
-    # A change is learned from instead, without an end of what is learned before.
+    # After a change it begins again, without finishing what it was learning.
     page.locator(".class:nth-child(1) .photos button").first.click()
     page.wait_for_selector("#doing:not([hidden]) >> text=Learning from 3 photographs")
     assert "of 2 photographs" in facts(page)

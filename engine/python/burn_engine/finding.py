@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from burn_engine.collection import UNKNOWN, Photo, covers, located
 from burn_engine.errors import ModelError, path_of
-from burn_engine.format import Floats, ImageSize
+from burn_engine.format import Floats
 from burn_engine.images import PillowMissing
 from burn_engine.index import Index, Match
 from burn_engine.many import IMAGE_ERRORS, Progress, read_ahead
@@ -171,33 +171,28 @@ def _embeddings(
     if model.backend == "reference":  # which adds in another order for several images
         some = 1
     parts = [photos[begin : begin + some] for begin in range(0, len(photos), some)]
-    size = model.image
-    network = [model]  # which no thread may hold in the end: see `read_ahead`
-    reading = read_ahead(parts, lambda part: _embedded(part, size, network), readers)
-    with contextlib.ExitStack() as stack:
-        stack.callback(network.clear)
-        for part, vectors in stack.enter_context(contextlib.closing(reading)):
+    reading = read_ahead(parts, lambda part: _embedded(part, model), readers)
+    with contextlib.closing(reading) as parts_read:
+        for part, vectors in parts_read:
             if isinstance(vectors, Exception):
                 raise vectors
             yield from zip(part, vectors, strict=True)
 
 
-def _embedded(
-    photos: Sequence[Photo], size: ImageSize | None, network: Sequence[Model]
-) -> list[Floats | Exception]:
-    """Return what `_embeddings` yields of some images, if the network is not taken away."""
+def _embedded(photos: Sequence[Photo], model: Model) -> list[Floats | Exception]:
+    """Return the vectors of some images, or the errors that they cause."""
     found: list[NDArray[Any] | Exception] = []
     alike: dict[tuple[Any, ...], list[int]] = {}  # positions of images that make one array
     for at, photo in enumerate(photos):
         try:
-            image = photo.read(size)
+            image = photo.read(model.image)
         except IMAGE_ERRORS as error:
             found.append(error)
         else:
             found.append(image)
             alike.setdefault((image.shape, image.dtype), []).append(at)
     for places in alike.values():
-        vectors = _vectors(network[0], [cast("NDArray[Any]", found[at]) for at in places])
+        vectors = _vectors(model, [cast("NDArray[Any]", found[at]) for at in places])
         for at, vector in zip(places, vectors, strict=True):
             found[at] = vector
             if isinstance(vector, Exception):

@@ -91,10 +91,11 @@ def read_ahead(
 ) -> Generator[tuple[_Item, _Read | Exception], None, None]:
     """Read images in threads, while the caller works on those before them.
 
+    Closing the generator waits until the threads have finished the images that they are reading.
+
     Args:
         items: What is read, such as paths; a thread iterates over them.
-        read: Returns the input of an item, such as pixels. It must not refer to a model: a thread
-            may hold it until the process ends.
+        read: Returns the input of an item, such as pixels.
         readers: Number of threads that read.
 
     Yields:
