@@ -200,12 +200,13 @@ def test_a_file_of_many_gigabytes_is_not_read(tmp_path):
         read_input(file, None)
 
 
-def test_a_jpeg_of_many_scans_is_refused(tmp_path):
+@pytest.mark.parametrize("before", [b"", b"\0"], ids=["even", "odd"])
+def test_a_jpeg_of_many_scans_is_refused(tmp_path, before):
     image = pytest.importorskip("PIL.Image")
     encoded = io.BytesIO()
     image.new("RGB", (4000, 4000)).save(encoded, "JPEG")
     file = tmp_path / "photo.jpg"
-    file.write_bytes(encoded.getvalue() + b"\xff\xda" * 1000)
+    file.write_bytes(encoded.getvalue() + before + b"\xff\xda" * 1000)
     with pytest.raises(ValueError, match=r"photo\.jpg: 1,001 scans of 16,000,000 pixels$"):
         read_input(file, None)
 

@@ -208,8 +208,9 @@ def _refuse_bombs(image: Image, encoded: bytes) -> None:
     pixels = image.width * image.height
     if image.format not in ("JPEG", "MPO") or len(encoded) * pixels < _LEAST_SCAN * _MOST_SCANNED:
         return  # counting the scans takes time itself
-    marks = np.frombuffer(encoded, np.uint8)  # bytes.count takes 25 times as long
-    scans = np.count_nonzero((marks[:-1] == 0xFF) & (marks[1:] == 0xDA))
+    # FF DA, as numbers of 16 bits from each other byte: bytes.count takes ten times as long.
+    pairs = (np.frombuffer(encoded, "<u2", (len(encoded) - at) // 2, at) for at in (0, 1))
+    scans = sum(np.count_nonzero(pair == 0xDAFF) for pair in pairs)
     if scans * pixels > _MOST_SCANNED:
         raise ValueError(f"{scans:,} scans of {pixels:,} pixels")
 
