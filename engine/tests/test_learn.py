@@ -16,7 +16,16 @@ import pytest
 
 import burn_engine
 import packed
-from burn_engine import classifier_file, cli, learn, load, none_of_these, write_classifier
+from burn_engine import (
+    classifier_file,
+    cli,
+    learn,
+    learn_command,
+    learning,
+    load,
+    none_of_these,
+    write_classifier,
+)
 from burn_engine.classifier_file import with_classifier
 from burn_engine.errors import ModelError
 from burn_engine.format import parse_program
@@ -241,6 +250,7 @@ def test_the_order_of_the_images_does_not_matter():
 
 GOOD = np.arange(8.0).reshape(4, 2) ** 2
 ANSWERS = [0, 0, 1, 1]
+MANY = [str(number) for number in range(2049)]
 
 
 @pytest.mark.parametrize(
@@ -267,6 +277,7 @@ ANSWERS = [0, 0, 1, 1]
         (np.array([["x"] * 2] * 4), ANSWERS, ["a", "b"], "expected numbers"),
         (GOOD * 1e-60, ANSWERS, ["a", "b"], "e-59; scale them to 1e-20"),
         (GOOD * 1e160, ANSWERS, ["a", "b"], "e.161; scale them to 1e-20"),
+        (np.ones((1 << 16, 1)), [0] * (1 << 16), MANY, "65,536 images times 2,049 classes"),
     ],
 )
 def test_bad_input(values, labels, classes, message):
@@ -491,7 +502,7 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(labelled, write,
     assert "none of the images of class 'dark' can be read" in capsys.readouterr().err
 
 
-def test_folders_that_do_not_do(labelled, write, tmp_path, capsys):
+def test_folders_that_do_not_do(labelled, write, tmp_path, capsys, monkeypatch):
     out = tmp_path / "mine.bnn"
 
     def refused(folder, message):
@@ -501,6 +512,10 @@ def test_folders_that_do_not_do(labelled, write, tmp_path, capsys):
         assert error.count("\n") == 1
         assert not out.exists()
 
+    with monkeypatch.context() as patched:
+        patched.setattr(learning, "_MOST_SCORES", 3)
+        patched.setattr(learn_command, "read_input", None)  # nothing is read before
+        refused(labelled, "more than the 3 that are learned at once")
     refused(labelled / "dark" / "0.ppm", "is a file")
     refused(tmp_path / "missing", "no such folder")
     refused(labelled / "dark", "holds no folder")

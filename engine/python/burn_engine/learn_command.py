@@ -19,7 +19,14 @@ from burn_engine.errors import ModelError, in_file, path_of, shown
 from burn_engine.folders import Skipped, walk
 from burn_engine.format import Floats, parse_program
 from burn_engine.images import PillowMissing, read_input
-from burn_engine.learning import KNOWN_REFUSED, Learned, Way, check_classes, learn
+from burn_engine.learning import (
+    KNOWN_REFUSED,
+    Learned,
+    Way,
+    check_classes,
+    check_number,
+    learn,
+)
 from burn_engine.many import Progress, is_read, read_ahead
 from burn_engine.maps import LEAST_IMAGES, averaged, equal_lengths, is_better, scaled, widened
 from burn_engine.model import Model, load_bytes
@@ -89,6 +96,7 @@ def _learn(options: argparse.Namespace) -> None:
     classes, paths, labels = _images_in(options.labelled)
     if out.exists() and any(out.samefile(path) for path in paths if Path(path).exists()):
         raise ValueError(f"{out} is an image that is learned from: give another name")
+    check_number(len(paths), len(classes))  # before hours of reading
     features, labels, left_out = _features_of(model, paths, labels, options.readers)
     _check_all_there(classes, labels, left_out)
     began = time.perf_counter()

@@ -29,6 +29,7 @@ Whole = NDArray[np.intp]
 SHARES: tuple[float, ...] = tuple(float(10 ** (half / 2)) for half in range(-3, 5))
 KNOWN_REFUSED = 0.05  # share of the known images for which the threshold is set
 _LEAST_FOR_THRESHOLD = 10  # images
+_MOST_SCORES = 2**27  # images times classes; there are up to eight numbers of 8 bytes for each
 
 # Where a class has a single image. Chosen by what 1 image of each of 10 kinds of clothes and of 5
 # kinds of flowers teaches: the cross-entropy of both is within 0.01 of the least.
@@ -116,7 +117,8 @@ def learn(features: ArrayLike, labels: ArrayLike, classes: Sequence[str]) -> Lea
 
     Raises:
         ValueError: Shapes or values are not as described, a class has no image, a name cannot be
-            that of a class, or all images have the same features.
+            that of a class, all images have the same features, or images times classes are more
+            than 134,217,728, for which memory might not suffice.
     """
     names = check_classes(classes)
     values, answers = _checked(features, labels, names)
@@ -167,6 +169,15 @@ def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def check_number(images: int, classes: int) -> None:
+    """Raise ValueError if memory might not suffice for so many images of so many classes."""
+    if images * classes > _MOST_SCORES:
+        raise ValueError(
+            f"{images:,} images times {classes:,} classes are more than the {_MOST_SCORES:,} that "
+            "are learned at once: give fewer images of each class"
+        )
+
+
 def _checked(
     features: ArrayLike, labels: ArrayLike, names: tuple[str, ...]
 ) -> tuple[Doubles, Whole]:
@@ -186,6 +197,7 @@ def _checked(
         )
     if not len(values):
         raise ValueError("there are no images to learn from")
+    check_number(len(values), len(names))
     values = values.astype(np.float64)
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
