@@ -19,6 +19,7 @@ from burn_engine import load
 
 ENGINE = Path(__file__).parents[1]
 TOOLCHAIN = ENGINE / "cmake" / "aarch64-linux-gnu.cmake"
+EMULATOR = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]
 HEIGHT, WIDTH = 18, 16
 
 
@@ -62,8 +63,7 @@ def arm(tmp_path_factory):
 @pytest.fixture(params=["native", pytest.param("arm", marks=pytest.mark.long)])
 def build(request):
     """The folder of a build, and the command that runs its programs."""
-    runner = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]
-    return request.getfixturevalue(request.param), runner if request.param == "arm" else []
+    return request.getfixturevalue(request.param), EMULATOR if request.param == "arm" else []
 
 
 CTEST = ("ctest", "--output-on-failure", "--no-tests=error", "--test-dir")
@@ -74,6 +74,13 @@ def test_the_tests_in_c_pass(native):
     printed = run(*CTEST, native, "--exclude-regex", "test_kernels")
     assert "100% tests passed, 0 tests failed out of 3" in printed
     run(native / "test_kernels", "--short")
+
+
+@pytest.mark.long
+def test_the_kernels_in_short_on_arm(arm):
+    """What .ci/run has of 64-bit ARM: the wheel of test_wheels.py takes seven times as long."""
+    printed = run(*EMULATOR, arm / "test_kernels", "--short")
+    assert {line.partition(":")[0] for line in printed.splitlines()} >= {"neon", "portable"}
 
 
 @pytest.mark.long
