@@ -1,9 +1,11 @@
 // Learns a linear classifier from a handful of images of each class, in closed form: the same as
 // burn_engine.learn of Python (engine/python/burn_engine/learning.py, which says why).
 import { areFinite } from "./classifier_file.js";
+import { areEnough, equalLengths, isBetter } from "./maps.js";
 import { eigen } from "./symmetric.js";
 
 export { noneOfThese, withClassifier } from "./classifier_file.js";
+export { widened } from "./maps.js";
 
 // Amounts of shrinkage that are tried.
 const SHARES = Array.from({ length: 8 }, (_, i) => 10 ** ((i - 3) / 2));
@@ -20,11 +22,38 @@ const TINY = 1e-300;
 const SMALLEST = 1e-20; // largest of all features, so that sums of squares are numbers
 const LARGEST = 1e20;
 
-export function learn(features, labels, classes, { onProgress } = {}) {
+export function learn(features, labels, classes, { widths, onProgress = () => {} } = {}) {
   const names = checkedClasses(classes);
   const values = checkedFeatures(features, labels, names);
   const answers = Array.from(labels);
   const counts = countsOf(answers, names.length);
+  const learned = (rows, tell) => learnedFrom(rows, answers, names, counts, tell);
+  if (!widths) return { ...learned(values, onProgress), maps: null };
+  checkWidths(widths, values.columns);
+  const { columns } = values;
+  const length = widths[0];
+  const isAsked = widths.length > 1 && areEnough(counts);
+  const ofLast = workOf(values.rows, length, counts.length).whole;
+  const ofSeveral = isAsked ? workOf(values.rows, columns, counts.length).whole : 0;
+  const whole = ofLast + ofSeveral;
+  const last = learned(
+    rowsFrom(values.rows, length, (i) => rowOf(values, i).subarray(0, length)),
+    (share) => onProgress((ofLast * share) / whole),
+  );
+  const accuracies = { last: last.accuracy };
+  const maps = { widths: [...widths], factors: null, accuracies };
+  if (!isAsked) return { ...last, maps };
+  const factors = equalLengths(lengthsOf(values, widths), widths);
+  const several = learned(
+    rowsFrom(values.rows, columns, (i) => multiplied(rowOf(values, i), factors)),
+    (share) => onProgress((ofLast + ofSeveral * share) / whole),
+  );
+  accuracies.several = several.accuracy;
+  return isBetter(several, last) ? { ...several, maps: { ...maps, factors } } : { ...last, maps };
+}
+
+function learnedFrom(values, answers, names, counts, onProgress) {
+  checkValues(values);
   const { way, model, factor, scores } = chosen(values, answers, counts, onProgress);
   const { weight, bias } = model.classifier(way.share);
   const learned = {
@@ -44,23 +73,23 @@ export function learn(features, labels, classes, { onProgress } = {}) {
 }
 
 export function classify(learned, features) {
-  const { classes, weight, bias, towards, threshold } = learned;
+  const { classes, weight, bias, towards, threshold, maps } = learned;
   const length = weight.length / classes.length;
-  if (features?.length !== length) {
-    throw new Error(
-      `${features?.length ?? "no"} features; the classifier was learned from ${length}`,
-    );
+  const given = maps ? total(maps.widths) : length;
+  if (features?.length !== given) {
+    throw new Error(`${features?.length ?? "no"} features; the classifier was learned from ${given}`);
   }
   if (!areFinite(features)) throw new Error("the features are not finite");
+  const all = Float64Array.from(features);
+  const row = maps?.factors ? multiplied(all, maps.factors) : all.subarray(0, length);
   const scores = Array.from(bias, (one, c) => {
-    const row = weight.subarray(c * length, (c + 1) * length);
-    return one + dot(row, features);
+    return one + dot(weight.subarray(c * length, (c + 1) * length), row);
   });
   const parts = softmax(scores, scores);
   const found = parts.map((part, c) => ({ name: classes[c], percent: 100 * part }));
   return {
     classes: found.sort((a, b) => b.percent - a.percent),
-    noneOfThese: threshold === null ? null : cosine(towards, features) < threshold,
+    noneOfThese: threshold === null ? null : cosine(towards, row) < threshold,
   };
 }
 
@@ -131,16 +160,29 @@ function checkedFeatures(features, labels, names) {
   countsOf(answers, names.length).forEach((count, c) => {
     if (!count) throw new Error(`class ${JSON.stringify(names[c])} has no image`);
   });
-  if (values.data.every((one, at) => one === values.data[at % columns])) {
+  return values;
+}
+
+function checkWidths(widths, columns) {
+  const isWidth = (one) => Number.isInteger(one) && one > 0;
+  if (!Array.isArray(widths) || !widths.length || !widths.every(isWidth)) {
+    throw new Error("widths is no list of each map's number of features, which widened gives");
+  }
+  if (total(widths) !== columns) {
+    throw new Error(`the images have ${columns} features, the maps ${total(widths)}`);
+  }
+}
+
+function checkValues({ columns, data }) {
+  if (data.every((one, at) => one === data[at % columns])) {
     throw new Error("all images have the same features, so nothing tells them apart");
   }
-  const largest = values.data.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  const largest = data.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
   if (largest < SMALLEST || largest > LARGEST) {
     throw new Error(
       `the largest feature is ${largest.toPrecision(3)}; scale them to ${SMALLEST} to ${LARGEST}`,
     );
   }
-  return values;
 }
 
 // --- Matrices: numbers row by row. ---
@@ -226,6 +268,23 @@ function largestOf(numbers) {
 
 function normOf(row) {
   return Math.sqrt(dot(row, row));
+}
+
+function total(numbers) {
+  return numbers.reduce((a, b) => a + b, 0);
+}
+
+// As float32, in which the files that are learned from several maps multiply.
+function multiplied(row, factors) {
+  return row.map((one, j) => Math.fround(one * factors[j]));
+}
+
+// Of each row, the length of each map's part.
+function lengthsOf(a, widths) {
+  const ends = widths.map((_, map) => total(widths.slice(0, map + 1)));
+  return Array.from({ length: a.rows }, (_, i) => {
+    return ends.map((end, map) => normOf(rowOf(a, i).subarray(end - widths[map], end)));
+  });
 }
 
 function meanOfRows(a, wanted = () => true) {
@@ -535,15 +594,20 @@ function chosen(features, labels, counts, onProgress) {
   return best;
 }
 
-// Eigenvalues take some times as long as a trial of one amount of shrinkage, as measured for 512
-// features.
-function progressOf({ rows, columns }, classes, tell = () => {}) {
+// What is to be done, in multiplications. Eigenvalues take some times as long as a trial of one
+// amount of shrinkage, as measured for 512 features.
+function workOf(rows, columns, classes) {
   const rank = Math.min(rows, columns);
-  const preparation = (rank / 10 / classes) * (1 + (10 * rank) / rows);
-  const whole = 4 * preparation + 4 * SHARES.length;
+  const trial = rows * rank * classes;
+  const preparation = (rank * rank * (rows + 10 * rank)) / 10;
+  return { trial, preparation, whole: 4 * preparation + 4 * SHARES.length * trial };
+}
+
+function progressOf({ rows, columns }, classes, tell) {
+  const { trial, preparation, whole } = workOf(rows, columns, classes);
   let done = 0;
   const add = (part) => tell(Math.min((done += part) / whole, 1));
-  return { prepared: () => add(preparation), tried: () => add(1) };
+  return { prepared: () => add(preparation), tried: () => add(trial) };
 }
 
 function calibrated(row, factor, prior, result) {
