@@ -429,7 +429,7 @@ def test_a_file_is_widened_as_python_does(wide, name):
 @pytest.mark.parametrize("name", NARROW)
 def test_what_python_does_not_widen_javascript_does_not(wide, name):
     base = random_network(4, **NARROW[name]).to_bytes()
-    with pytest.raises(ValueError, match="has a single block|features are|are of integers"):
+    with pytest.raises(ValueError, match=r"has a single block|features are|are of integers"):
         widened(base)
     assert wide(base) == (None, None)
 
