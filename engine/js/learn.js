@@ -44,10 +44,11 @@ export function learn(features, labels, classes, { widths, onProgress = () => {}
   const maps = { widths: [...widths], factors: null, accuracies };
   if (!isAsked) return { ...last, maps };
   const factors = equalLengths(lengthsOf(values, widths), widths);
-  const several = learned(
-    rowsFrom(values.rows, columns, (i) => multiplied(rowOf(values, i), factors)),
-    (share) => onProgress((ofLast + ofSeveral * share) / whole),
-  );
+  for (let i = 0; i < values.rows; ++i) {
+    const row = rowOf(values, i);
+    row.set(multiplied(row, factors));
+  }
+  const several = learned(values, (share) => onProgress((ofLast + ofSeveral * share) / whole));
   accuracies.several = several.accuracy;
   return isBetter(several, last) ? { ...several, maps: { ...maps, factors } } : { ...last, maps };
 }

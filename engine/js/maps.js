@@ -11,7 +11,7 @@ export function widened(base) {
   const parts = takeApart(base);
   const also = earlierMaps(parts);
   if (!also.length) return null;
-  const widths = [parts.features, ...also].map((layer) => parts.channelsOf(layer));
+  const widths = reading(() => [parts.features, ...also].map((one) => parts.channelsOf(one)));
   addMeans(parts, also);
   return { bytes: parts.toBytes(), widths };
 }
