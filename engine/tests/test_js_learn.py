@@ -556,9 +556,9 @@ def test_a_file_of_several_maps_is_pythons_and_runs_everywhere(tmp_path, wide, b
     assert found == program
     for name, (dtype, _, data) in tensors.items():
         if dtype == "F32":
-            floats = [np.frombuffer(each, "<f4") for each in (own_tensors[name].data, data)]
+            own, other = (np.frombuffer(each, "<f4") for each in (own_tensors[name].data, data))
             # As in `check_equal`.
-            np.testing.assert_allclose(*floats, atol=2e-4 * abs(floats[1]).max())
+            np.testing.assert_allclose(own, other, atol=2e-4 * abs(other).max())
         else:
             assert own_tensors[name].data == data
     mine = burn_engine.load(out)
