@@ -78,7 +78,9 @@ export function classify(learned, features) {
   const length = weight.length / classes.length;
   const given = maps ? total(maps.widths) : length;
   if (features?.length !== given) {
-    throw new Error(`${features?.length ?? "no"} features; the classifier was learned from ${given}`);
+    throw new Error(
+      `${features?.length ?? "no"} features; the classifier was learned from ${given}`,
+    );
   }
   if (!areFinite(features)) throw new Error("the features are not finite");
   const all = Float64Array.from(features);

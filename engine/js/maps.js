@@ -22,7 +22,9 @@ export function withMaps(base, factors) {
   const parts = takeApart(base);
   const also = earlierMaps(parts);
   if (!also.length && !parts.features.also?.length) {
-    throw new Error("the classifier was learned from means of several maps, which it does not have");
+    throw new Error(
+      "the classifier was learned from means of several maps, which it does not have",
+    );
   }
   addMeans(parts, also);
   const { name } = parts.features;
