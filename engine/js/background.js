@@ -10,7 +10,8 @@ export function workersOf(script) {
   return () => new Worker(address);
 }
 
-// Returns a network that runs in the background, with imageSize and classNames of its model.
+// Returns a network that runs in the background, with imageSize and classNames of its model, and
+// the widths of the maps whose means its features are.
 // network: a packed file's bytes. makeWorker: returns a worker; it may throw.
 export async function openBackground({ network, wasm, makeWorker }) {
   const worker = await started(makeWorker);
@@ -42,9 +43,9 @@ class Background {
     return this.#network.ask("run", [photo]);
   }
 
-  // As `learn` of learn.js. The signal of an AbortController stops it.
+  // As `learn` of learn.js, from the network's features. The signal of an AbortController stops it.
   async learn(features, labels, classes, { signal, onProgress } = {}) {
-    const values = [features, labels, classes];
+    const values = [features, labels, classes, this.widths];
     const learner = this.#learner ?? (this.#makeWorker && (await started(this.#makeWorker)));
     this.#learner = null;
     if (!learner) {

@@ -1,9 +1,11 @@
 // Learns a linear classifier from a handful of images of each class, in closed form: the same as
 // burn_engine.learn of Python (engine/python/burn_engine/learning.py, which says why).
 import { areFinite } from "./classifier_file.js";
+import { areEnough, equalLengths, isBetter } from "./maps.js";
 import { eigen } from "./symmetric.js";
 
 export { noneOfThese, withClassifier } from "./classifier_file.js";
+export { widened } from "./maps.js";
 
 // Amounts of shrinkage that are tried.
 const SHARES = Array.from({ length: 8 }, (_, i) => 10 ** ((i - 3) / 2));
@@ -20,11 +22,39 @@ const TINY = 1e-300;
 const SMALLEST = 1e-20; // largest of all features, so that sums of squares are numbers
 const LARGEST = 1e20;
 
-export function learn(features, labels, classes, { onProgress } = {}) {
+export function learn(features, labels, classes, { widths, onProgress = () => {} } = {}) {
   const names = checkedClasses(classes);
   const values = checkedFeatures(features, labels, names);
   const answers = Array.from(labels);
   const counts = countsOf(answers, names.length);
+  const learned = (rows, tell) => learnedFrom(rows, answers, names, counts, tell);
+  if (!widths) return { ...learned(values, onProgress), maps: null };
+  checkWidths(widths, values.columns);
+  const { columns } = values;
+  const length = widths[0];
+  const isAsked = widths.length > 1 && areEnough(counts);
+  const ofLast = workOf(values.rows, length, counts.length).whole;
+  const ofSeveral = isAsked ? workOf(values.rows, columns, counts.length).whole : 0;
+  const whole = ofLast + ofSeveral;
+  const last = learned(
+    rowsFrom(values.rows, length, (i) => rowOf(values, i).subarray(0, length)),
+    (share) => onProgress((ofLast * share) / whole),
+  );
+  const accuracies = { last: last.accuracy };
+  const maps = { widths: [...widths], factors: null, accuracies };
+  if (!isAsked) return { ...last, maps };
+  const factors = equalLengths(lengthsOf(values, widths), widths);
+  for (let i = 0; i < values.rows; ++i) {
+    const row = rowOf(values, i);
+    row.set(multiplied(row, factors));
+  }
+  const several = learned(values, (share) => onProgress((ofLast + ofSeveral * share) / whole));
+  accuracies.several = several.accuracy;
+  return isBetter(several, last) ? { ...several, maps: { ...maps, factors } } : { ...last, maps };
+}
+
+function learnedFrom(values, answers, names, counts, onProgress) {
+  checkValues(values);
   const { way, model, factor, scores } = chosen(values, answers, counts, onProgress);
   const { weight, bias } = model.classifier(way.share);
   const learned = {
@@ -44,23 +74,25 @@ export function learn(features, labels, classes, { onProgress } = {}) {
 }
 
 export function classify(learned, features) {
-  const { classes, weight, bias, towards, threshold } = learned;
+  const { classes, weight, bias, towards, threshold, maps } = learned;
   const length = weight.length / classes.length;
-  if (features?.length !== length) {
+  const given = maps ? total(maps.widths) : length;
+  if (features?.length !== given) {
     throw new Error(
-      `${features?.length ?? "no"} features; the classifier was learned from ${length}`,
+      `${features?.length ?? "no"} features; the classifier was learned from ${given}`,
     );
   }
   if (!areFinite(features)) throw new Error("the features are not finite");
+  const all = Float64Array.from(features);
+  const row = maps?.factors ? multiplied(all, maps.factors) : all.subarray(0, length);
   const scores = Array.from(bias, (one, c) => {
-    const row = weight.subarray(c * length, (c + 1) * length);
-    return one + dot(row, features);
+    return one + dot(weight.subarray(c * length, (c + 1) * length), row);
   });
   const parts = softmax(scores, scores);
   const found = parts.map((part, c) => ({ name: classes[c], percent: 100 * part }));
   return {
     classes: found.sort((a, b) => b.percent - a.percent),
-    noneOfThese: threshold === null ? null : cosine(towards, features) < threshold,
+    noneOfThese: threshold === null ? null : cosine(towards, row) < threshold,
   };
 }
 
@@ -131,16 +163,29 @@ function checkedFeatures(features, labels, names) {
   countsOf(answers, names.length).forEach((count, c) => {
     if (!count) throw new Error(`class ${JSON.stringify(names[c])} has no image`);
   });
-  if (values.data.every((one, at) => one === values.data[at % columns])) {
+  return values;
+}
+
+function checkWidths(widths, columns) {
+  const isWidth = (one) => Number.isInteger(one) && one > 0;
+  if (!Array.isArray(widths) || !widths.length || !widths.every(isWidth)) {
+    throw new Error("widths is no list of each map's number of features, which widened gives");
+  }
+  if (total(widths) !== columns) {
+    throw new Error(`the images have ${columns} features, the maps ${total(widths)}`);
+  }
+}
+
+function checkValues({ columns, data }) {
+  if (data.every((one, at) => one === data[at % columns])) {
     throw new Error("all images have the same features, so nothing tells them apart");
   }
-  const largest = values.data.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  const largest = data.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
   if (largest < SMALLEST || largest > LARGEST) {
     throw new Error(
       `the largest feature is ${largest.toPrecision(3)}; scale them to ${SMALLEST} to ${LARGEST}`,
     );
   }
-  return values;
 }
 
 // --- Matrices: numbers row by row. ---
@@ -196,6 +241,41 @@ function gramOf(a) {
   return product;
 }
 
+// a · b, of few rows in a.
+function times(a, b) {
+  const product = matrix(a.rows, b.columns);
+  for (let i = 0; i < a.rows; ++i) {
+    const to = rowOf(product, i);
+    for (let k = 0; k < b.rows; ++k) {
+      const weight = a.data[i * a.columns + k];
+      const row = rowOf(b, k);
+      for (let j = 0; j < row.length; ++j) to[j] += weight * row[j];
+    }
+  }
+  return product;
+}
+
+function scaledColumns(a, factors) {
+  return rowsFrom(a.rows, a.columns, (i) => rowOf(a, i).map((one, j) => one * factors[j]));
+}
+
+// Replaces a symmetric matrix of positive eigenvalues by its inverse.
+function invert(a) {
+  for (let k = 0; k < a.rows; ++k) {
+    const row = rowOf(a, k);
+    const pivot = 1 / row[k];
+    row[k] = 1;
+    for (let j = 0; j < row.length; ++j) row[j] *= pivot;
+    for (let i = 0; i < a.rows; ++i) {
+      if (i === k) continue;
+      const other = rowOf(a, i);
+      const weight = other[k];
+      other[k] = 0;
+      for (let j = 0; j < row.length; ++j) other[j] -= weight * row[j];
+    }
+  }
+}
+
 // row: returns the numbers of a row, of which those that are left out are 0.
 function rowsFrom(rows, columns, row) {
   const made = matrix(rows, columns);
@@ -226,6 +306,23 @@ function largestOf(numbers) {
 
 function normOf(row) {
   return Math.sqrt(dot(row, row));
+}
+
+function total(numbers) {
+  return numbers.reduce((a, b) => a + b, 0);
+}
+
+// As float32, in which the files that are learned from several maps multiply.
+function multiplied(row, factors) {
+  return row.map((one, j) => Math.fround(one * factors[j]));
+}
+
+// Of each row, the length of each map's part.
+function lengthsOf(a, widths) {
+  const ends = widths.map((_, map) => total(widths.slice(0, map + 1)));
+  return Array.from({ length: a.rows }, (_, i) => {
+    return ends.map((end, map) => normOf(rowOf(a, i).subarray(end - widths[map], end)));
+  });
 }
 
 function meanOfRows(a, wanted = () => true) {
@@ -265,7 +362,7 @@ function cosine(a, b) {
 // --- The kinds, and what they say of an image that is left out. ---
 
 // Images in as few coordinates as lose nothing, relative to their mean: of these, of the features
-// 0, and what maps coordinates to features.
+// 0, and what maps coordinates to features. The coordinates are uncorrelated.
 function rowsOf(features, labels, counts, equalLength) {
   const { rows: number, columns } = features;
   let lengths = new Float64Array(number).fill(1);
@@ -274,104 +371,147 @@ function rowsOf(features, labels, counts, equalLength) {
     const mean = own.reduce((a, b) => a + b) / number;
     lengths = own.map((one) => (one > 0 ? one : mean) / mean);
   }
-  const scaled = matrix(number, columns);
-  scaled.data.set(features.data.map((one, at) => one / lengths[Math.floor(at / columns)]));
-  const mean = meanOfRows(scaled);
-  const rows = lessRow(scaled, mean);
-  const few = number <= columns;
-  const turned = transposed(rows);
-  const gram = gramOf(few ? rows : turned);
+  const rows = rowsFrom(number, columns, (i) => rowOf(features, i).map((one) => one / lengths[i]));
+  const mean = meanOfRows(rows);
+  for (let i = 0; i < number; ++i) {
+    const row = rowOf(rows, i);
+    for (let j = 0; j < columns; ++j) row[j] -= mean[j];
+  }
+  const found = number <= columns ? coordinatesOfFew(rows, mean) : coordinatesOfMany(rows, mean);
+  return { ...found, mean, lengths, labels, counts, unit: dot(rows.data, rows.data) / columns };
+}
+
+// Of no more images than features. They are combinations of the images.
+function coordinatesOfFew(rows, mean) {
+  const { values, vectors } = principal(gramOf(rows));
+  const roots = values.map(Math.sqrt);
+  const points = matrix(rows.rows, values.length);
+  for (let k = 0; k < values.length; ++k) {
+    const vector = rowOf(vectors, k);
+    for (let i = 0; i < rows.rows; ++i) points.data[i * values.length + k] = roots[k] * vector[i];
+  }
+  const along = timesVector(rows, mean);
+  const zero = timesVector(vectors, along).map((one, k) => -one / roots[k]);
+  const toFeatures = (coordinates) => {
+    const divided = scaledColumns(coordinates, roots.map((one) => 1 / one));
+    return times(times(divided, vectors), rows);
+  };
+  return { points, zero, toFeatures };
+}
+
+function coordinatesOfMany(rows, mean) {
+  const { vectors } = principal(gramOf(transposed(rows)));
+  const zero = timesVector(vectors, mean).map((one) => -one);
+  const toFeatures = (coordinates) => times(coordinates, vectors);
+  return { points: timesRows(rows, vectors), zero, toFeatures };
+}
+
+// The eigenvalues of a symmetric matrix that are not 0, and their vectors as rows.
+function principal(gram) {
   const { values, vectors } = eigen(gram.data, gram.rows);
   const largest = values.reduce((a, b) => Math.max(a, b));
   const kept = [...values.keys()].filter((k) => values[k] > 1e-10 * largest + TINY);
-  const chosen = matrix(kept.length, gram.rows);
-  kept.forEach((k, to) => {
-    const vector = vectors.subarray(k * gram.rows, (k + 1) * gram.rows);
-    const scale = few ? 1 / Math.sqrt(values[k]) : 1;
-    chosen.data.set(vector.map((one) => one * scale), to * gram.rows);
+  const size = gram.rows;
+  const chosen = rowsFrom(kept.length, size, (to) => {
+    return vectors.subarray(kept[to] * size, (kept[to] + 1) * size);
   });
-  const back = few ? timesRows(chosen, turned) : chosen;
-  return {
-    points: timesRows(rows, back),
-    zero: timesVector(back, mean).map((one) => -one),
-    back,
-    mean,
-    lengths,
-    labels,
-    counts,
-    unit: dot(rows.data, rows.data) / columns,
-  };
+  return { values: Float64Array.from(kept, (k) => values[k]), vectors: chosen };
 }
 
-// Linear discriminant analysis with a covariance that is shrunken towards a multiple of 1.
+// Linear discriminant analysis with a covariance that is shrunken towards a multiple of 1. All
+// images have a covariance without correlations, D with what is added, and within the classes it
+// lacks what is between their means μ, of n images each: A = D - μᵀ n μ. So for any x
+//     μ A⁻¹ x = H μ D⁻¹ x  with  H = (1 - μ D⁻¹ μᵀ n)⁻¹,
+//     x A⁻¹ y = x D⁻¹ y + (μ D⁻¹ x)ᵀ n (μ A⁻¹ y).
 class Lda {
   constructor(rows) {
     const { points, labels, counts } = rows;
     this.rows = rows;
     this.prior = counts.map((count) => Math.log(count / labels.length));
-    const means = meansOfClasses(points, labels, counts.length);
-    const within = matrix(points.rows, points.columns);
-    labels.forEach((label, i) => {
-      const mean = rowOf(means, label);
-      within.data.set(rowOf(points, i).map((one, j) => one - mean[j]), i * points.columns);
+    this.values = timesVectorOfSquares(points);
+    this.means = meansOfClasses(points, labels, counts.length);
+  }
+
+  // μ D⁻¹, μ D⁻¹ μᵀ, H and μ A⁻¹ μᵀ.
+  solved(share) {
+    const { counts, unit } = this.rows;
+    const { means } = this;
+    const inverse = this.values.map((one) => 1 / (one + share * unit));
+    const scaledMeans = scaledColumns(means, inverse);
+    const between = timesRows(scaledMeans, means);
+    const size = counts.length;
+    const roots = counts.map(Math.sqrt);
+    const left = rowsFrom(size, size, (c) => {
+      return rowOf(between, c).map((one, d) => (c === d ? 1 : 0) - roots[c] * one * roots[d]);
     });
-    const turned = transposed(within);
-    const { values, vectors } = eigen(gramOf(turned).data, points.columns);
-    this.values = values.map((one) => Math.max(one, 0));
-    this.vectors = { rows: points.columns, columns: points.columns, data: vectors };
-    this.means = timesRows(means, this.vectors);
-    this.points = timesRows(points, this.vectors);
-    this.zero = timesVector(this.vectors, rows.zero);
+    invert(left);
+    const solve = rowsFrom(size, size, (c) => {
+      return rowOf(left, c).map((one, d) => (one * roots[d]) / roots[c]);
+    });
+    return { inverse, scaledMeans, between, solve, products: timesRows(solve, between) };
   }
 
   leftOut(share) {
-    const { labels, counts, lengths, unit } = this.rows;
-    const { means, points, zero } = this;
+    const { points, zero, labels, counts, lengths } = this.rows;
+    const { means } = this;
+    const { inverse, scaledMeans, between, solve, products } = this.solved(share);
     const number = points.rows;
-    const inverse = this.values.map((one) => 1 / (one + share * unit));
-    const scaledMeans = matrix(means.rows, means.columns);
-    scaledMeans.data.set(means.data.map((one, at) => one * inverse[at % means.columns]));
-    const sizes = counts.map((_, c) => dot(rowOf(means, c), rowOf(scaledMeans, c)));
-    const atZero = timesVector(scaledMeans, zero);
+    const own = timesRows(points, scaledMeans);
+    const scores = timesRows(own, solve);
+    const ownOfZero = timesVector(scaledMeans, zero);
+    const scoresOfZero = timesVector(solve, ownOfZero);
+    const along = new Float64Array(counts.length);
+    const constant = new Float64Array(counts.length);
     return rowsFrom(number, counts.length, (i) => {
       const label = labels[i];
       const point = rowOf(points, i);
       const mean = rowOf(means, label);
-      const others = Math.max(counts[label] - 1, 1);
-      const u = point.map((one, j) => one - mean[j]);
-      const scaled = u.map((one, j) => one * inverse[j]);
-      const leverage = dot(scaled, u);
-      const k = (others + 1) / others / (1 - ((others + 1) / others) * leverage);
+      // With u = x - μ_label: u A⁻¹ u, u A⁻¹ x and u A⁻¹ 0, of the features 0.
+      let [leverage, withPoint, withZero] = [0, 0, 0];
+      for (let j = 0; j < point.length; ++j) {
+        const u = point[j] - mean[j];
+        const scaled = u * inverse[j];
+        leverage += scaled * u;
+        withPoint += scaled * point[j];
+        withZero += scaled * zero[j];
+      }
+      const ownHere = rowOf(own, i);
+      const here = rowOf(scores, i);
+      const ownOfMean = rowOf(between, label);
+      const ofMean = rowOf(products, label);
+      for (let c = 0; c < along.length; ++c) {
+        along[c] = here[c] - ofMean[c];
+        const weight = counts[c] * along[c];
+        leverage += weight * (ownHere[c] - ownOfMean[c]);
+        withPoint += weight * ownHere[c];
+        withZero += weight * ownOfZero[c];
+        constant[c] = products.data[c * along.length + c];
+      }
       // Of the means without the image: uᵀ A⁻¹ μ and μᵀ A⁻¹ μ, with the whole A.
-      const along = timesVector(means, scaled);
-      const constant = Float64Array.from(sizes);
+      const others = Math.max(counts[label] - 1, 1);
+      const k = (others + 1) / others / (1 - ((others + 1) / others) * leverage);
       constant[label] += (leverage / others - 2 * along[label]) / others;
       along[label] -= leverage / others;
-      constant.forEach((_, c) => (constant[c] += k * along[c] ** 2));
-      const scores = (products, own) =>
-        counts.map((_, c) => {
-          const product = products[c] - (c === label ? own / others : 0);
-          return product + k * own * along[c] - constant[c] / 2;
+      for (let c = 0; c < along.length; ++c) constant[c] += k * along[c] ** 2;
+      const without = (found, withIt) =>
+        found.map((one, c) => {
+          const product = one - (c === label ? withIt / others : 0);
+          return product + k * withIt * along[c] - constant[c] / 2;
         });
-      const here = scores(timesVector(scaledMeans, point), dot(scaled, point));
-      const there = scores(atZero, dot(scaled, zero));
-      return stretched(here, there, lengths[i]).map((one) => (number - 1) * one);
+      const there = without(scoresOfZero, withZero);
+      return stretched(without(here, withPoint), there, lengths[i]).map((one) => {
+        return (number - 1) * one;
+      });
     });
   }
 
   classifier(share) {
-    const { labels, back, mean, unit } = this.rows;
-    const { means, values } = this;
-    const scaled = matrix(means.rows, means.columns);
-    scaled.data.set(
-      means.data.map((one, at) => {
-        return (labels.length * one) / (values[at % means.columns] + share * unit);
-      }),
-    );
-    const coordinates = timesRows(scaled, transposed(this.vectors));
-    const weight = timesRows(coordinates, transposed(back));
+    const { labels, mean, toFeatures } = this.rows;
+    const { scaledMeans, solve, products } = this.solved(share);
+    const weight = toFeatures(times(solve, scaledMeans));
+    weight.data.forEach((one, at) => (weight.data[at] = labels.length * one));
     const bias = timesVector(weight, mean).map((one, c) => {
-      return -0.5 * dot(rowOf(scaled, c), rowOf(means, c)) - one;
+      return -0.5 * labels.length * products.data[c * products.columns + c] - one;
     });
     return { weight, bias };
   }
@@ -397,20 +537,11 @@ class Ridge {
     });
   }
 
-  scaledCross(share) {
-    const { columns, rows, data } = this.cross;
-    const scaled = matrix(rows, columns);
-    scaled.data.set(
-      data.map((one, at) => one / (this.values[at % columns] + share * this.rows.unit)),
-    );
-    return scaled;
-  }
-
   leftOut(share) {
     const { points, labels, counts, lengths, zero, unit } = this.rows;
     const number = points.rows;
     const inverse = this.values.map((one) => 1 / (one + share * unit));
-    const cross = this.scaledCross(share);
+    const cross = scaledColumns(this.cross, inverse);
     const atZero = timesVector(cross, zero).map((one, c) => one + this.mean[c]);
     return rowsFrom(number, counts.length, (i) => {
       const label = labels[i];
@@ -428,8 +559,10 @@ class Ridge {
   }
 
   classifier(share) {
-    const weight = timesRows(this.scaledCross(share), transposed(this.rows.back));
-    const bias = timesVector(weight, this.rows.mean).map((one, c) => this.mean[c] - one);
+    const { unit, mean, toFeatures } = this.rows;
+    const inverse = this.values.map((one) => 1 / (one + share * unit));
+    const weight = toFeatures(scaledColumns(this.cross, inverse));
+    const bias = timesVector(weight, mean).map((one, c) => this.mean[c] - one);
     return { weight, bias };
   }
 }
@@ -516,7 +649,6 @@ function chosen(features, labels, counts, onProgress) {
     const rows = rowsOf(features, labels, counts, equalLength);
     progress.prepared();
     const models = { lda: new Lda(rows), ridge: new Ridge(rows) };
-    progress.prepared();
     for (const [kind, model] of Object.entries(models)) {
       for (const share of SHARES) {
         const scores = model.leftOut(share);
@@ -535,15 +667,20 @@ function chosen(features, labels, counts, onProgress) {
   return best;
 }
 
-// Eigenvalues take some times as long as a trial of one amount of shrinkage, as measured for 512
-// features.
-function progressOf({ rows, columns }, classes, tell = () => {}) {
+// What is to be done, in multiplications. Eigenvalues take some times as long as a trial of one
+// amount of shrinkage, as measured for 512 features.
+function workOf(rows, columns, classes) {
   const rank = Math.min(rows, columns);
-  const preparation = (rank / 10 / classes) * (1 + (10 * rank) / rows);
-  const whole = 4 * preparation + 4 * SHARES.length;
+  const trial = rows * rank * classes;
+  const preparation = (rank * rank * (rows + 10 * rank)) / 10;
+  return { trial, preparation, whole: 2 * preparation + 4 * SHARES.length * trial };
+}
+
+function progressOf({ rows, columns }, classes, tell) {
+  const { trial, preparation, whole } = workOf(rows, columns, classes);
   let done = 0;
   const add = (part) => tell(Math.min((done += part) / whole, 1));
-  return { prepared: () => add(preparation), tried: () => add(1) };
+  return { prepared: () => add(preparation), tried: () => add(trial) };
 }
 
 function calibrated(row, factor, prior, result) {

@@ -45,8 +45,21 @@ export function factsOf(learned, { hasFrames, empty, milliseconds }) {
   if (empty.length) {
     facts.push({ text: `Without photographs: ${empty.join(", ")}.`, kind: "quiet" });
   }
+  facts.push(...featuresOf(learned.maps));
   facts.push({ text: `Learned in ${thousands(milliseconds)} ms.`, kind: "quiet" });
   return facts;
+}
+
+// What was learned from, where there was a choice.
+function featuresOf(maps) {
+  if (maps?.accuracies.several === undefined) return [];
+  const { widths, factors, accuracies } = maps;
+  const text = factors
+    ? `Features: those of the network's last ${widths.length} blocks; with the last one's alone ` +
+      `the accuracy is ${percent(accuracies.last)}.`
+    : "Features: those of the network's last block alone; with the last " +
+      `${widths.length} blocks' the accuracy is ${percent(accuracies.several)}.`;
+  return [{ text, kind: "quiet" }];
 }
 
 function mistakesOf({ classes, confusion, counts }) {

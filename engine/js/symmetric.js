@@ -38,7 +38,8 @@ function eigenOfOnes(matrix, size) {
   return { values: diagonal, vectors };
 }
 
-// Reflects a matrix into one with three diagonals (Householder), whose eigenvalues are the same.
+// Reflects a matrix into one with three diagonals (Householder), whose eigenvalues are the same. Of
+// the matrix only the lower half, with the diagonal, is read and kept up to date.
 function tridiagonal(matrix, size) {
   const vectors = new Float64Array(size * size);
   for (let i = 0; i < size; ++i) vectors[i * size + i] = 1;
@@ -55,36 +56,30 @@ function tridiagonal(matrix, size) {
     mirrors.push(null);
     if (squares < NEGLIGIBLE) continue;
     const length = Math.sqrt(squares + mirror[from] ** 2);
-    mirror[from] += mirror[from] < 0 ? -length : length;
+    const left = mirror[from] < 0 ? length : -length;
+    mirror[from] -= left;
     const scale = Math.sqrt(2 / (squares + mirror[from] ** 2));
     for (let i = from; i < size; ++i) mirror[i] *= scale;
     mirrors[k] = mirror; // the reflection is 1 - m·mᵀ
+    timesLower(matrix, size, from, mirror, product);
     let along = 0;
-    for (let i = k; i < size; ++i) {
-      let sum = 0;
-      for (let j = from, at = i * size + from; j < size; ++j, ++at) sum += matrix[at] * mirror[j];
-      product[i] = sum;
-      along += mirror[i] * sum;
-    }
+    for (let i = from; i < size; ++i) along += mirror[i] * product[i];
     for (let i = from; i < size; ++i) product[i] -= 0.5 * along * mirror[i];
     for (let i = from; i < size; ++i) {
       const a = mirror[i];
       const b = product[i];
-      for (let j = from, at = i * size + from; j < size; ++j, ++at) {
+      for (let j = from, at = i * size + from; j <= i; ++j, ++at) {
         matrix[at] -= a * product[j] + b * mirror[j];
       }
-      matrix[i * size + k] -= a * product[k]; // the column of which one number is left
     }
+    matrix[from * size + k] = left; // of its column
   }
   // The rows of `vectors` become the columns of the product of all reflections.
   for (let k = mirrors.length - 1; k >= 0; --k) {
     const mirror = mirrors[k];
     if (!mirror) continue;
     for (let row = k + 1; row < size; ++row) {
-      let along = 0;
-      for (let j = k + 1, at = row * size + k + 1; j < size; ++j, ++at) {
-        along += vectors[at] * mirror[j];
-      }
+      const along = partialDot(vectors, row * size, mirror, k + 1, size);
       for (let j = k + 1, at = row * size + k + 1; j < size; ++j, ++at) {
         vectors[at] -= along * mirror[j];
       }
@@ -97,6 +92,43 @@ function tridiagonal(matrix, size) {
     if (i + 1 < size) beside[i] = matrix[(i + 1) * size + i];
   }
   return { diagonal, beside, vectors };
+}
+
+// product = matrix · vector for rows and columns from `from` on, of the lower half of a symmetric
+// matrix.
+function timesLower(matrix, size, from, vector, product) {
+  for (let i = from; i < size; ++i) {
+    const own = vector[i];
+    let [even, odd] = [0, 0]; // a single sum would wait for itself
+    let [j, at] = [from, i * size + from];
+    for (; j + 2 <= i; j += 2, at += 2) {
+      const one = matrix[at];
+      const two = matrix[at + 1];
+      even += one * vector[j];
+      odd += two * vector[j + 1];
+      product[j] += one * own;
+      product[j + 1] += two * own;
+    }
+    if (j < i) {
+      even += matrix[at] * vector[j];
+      product[j] += matrix[at] * own;
+    }
+    product[i] = even + odd + matrix[i * size + i] * own;
+  }
+}
+
+// Σ row[start + j] · vector[j] for j from `from` to `end`, in four sums, none of which waits long.
+function partialDot(row, start, vector, from, end) {
+  let [a, b, c, d] = [0, 0, 0, 0];
+  let [j, at] = [from, start + from];
+  for (; j + 4 <= end; j += 4, at += 4) {
+    a += row[at] * vector[j];
+    b += row[at + 1] * vector[j + 1];
+    c += row[at + 2] * vector[j + 2];
+    d += row[at + 3] * vector[j + 3];
+  }
+  for (; j < end; ++j, ++at) a += row[at] * vector[j];
+  return a + b + c + d;
 }
 
 // One step of the QR algorithm with Wilkinson's shift on rows first … last of three diagonals.

@@ -11,8 +11,13 @@ import numpy as np
 import pytest
 
 import burn_engine
-from burn_engine.format import ImageSize
+from burn_engine.classifier_file import with_classifier
+from burn_engine.format import ImageSize, parse_program
 from burn_engine.images import prepare
+from burn_engine.maps import averaged, equal_lengths, is_better, scaled, widened
+from burn_engine.model import load_bytes
+from burn_engine.packed_parts import take_apart
+from burn_engine.pretrained import read_model
 from packed import random_images, random_network
 
 ENGINE = Path(__file__).parents[1]
@@ -92,9 +97,14 @@ def test_the_cases_are_learned_in_all_ways():
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_learned_is_what_python_learns(found, name):
-    values, labels, names = CASES[name]
-    expected, one = burn_engine.learn(values, labels, names), found[name]
+    expected, one = burn_engine.learn(*CASES[name]), found[name]
     assert "refused" not in one
+    assert one["maps"] is None
+    check_equal(one, expected)
+
+
+def check_equal(one, expected):
+    """Check that what JavaScript learned is what Python learned, up to rounding."""
     assert one["classes"] == list(expected.classes)
     assert one["counts"] == expected.counts.tolist()
     assert one["way"]["kind"] == expected.way.kind
@@ -345,3 +355,262 @@ def test_bases_that_do_not_fit_are_refused(tmp_path):
     said = "Error: the base is no packed file: give the bytes of one that load takes"
     assert others == [said] * len(others)
     assert not (tmp_path / "out.bnn").exists()
+
+
+# --- Several maps. ---
+
+BLOCKS = tuple(
+    block
+    for width, stride in ((16, 1), (32, 2), (32, 1), (64, 2), (64, 1))
+    for block in ((width // stride, 3, stride, True), (width, 1, 1, True))
+)
+GATED = ({"out": 16}, {"out": 32, "kernel": 1}, {"out": 32, "stride": 2})
+SIDES = {"out": 16, "side": (16,)}
+
+# Networks whose features can be followed by the means of more maps, and others.
+WIDE = {
+    "five blocks": {"blocks": BLOCKS},
+    "a classifier": {"blocks": BLOCKS, "num_classes": 4},
+    "a scale": {"blocks": BLOCKS, "scaled": True, "num_classes": 2},
+    "no scale": {"blocks": BLOCKS, "scaled": False},
+    "two blocks": {"blocks": BLOCKS[:4]},
+    "experts": {"blocks": ({"out": 16, "experts": 3}, *GATED[1:])},
+    "float shortcuts": {"blocks": ({**SIDES, "float_sides": True}, *GATED), "scaled": False},
+}
+NARROW = {
+    "a linear layer": {"blocks": BLOCKS, "linears": (5,)},
+    "several maps": {"blocks": BLOCKS, "also": (1,)},
+    "a single block": {"blocks": BLOCKS[:2]},
+    "shortcuts of integers": {"blocks": (SIDES, *GATED)},
+}
+
+
+def pieces(data):
+    """Return a packed file's program and tensors, and the place of each."""
+    parts = take_apart(data)
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    del header["__metadata__"]
+    return parts.program, parts.tensors, header
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A function that has JavaScript widen a file, and returns the file and what it says."""
+    photo = tmp_path / "photo.raw"
+    photo.write_bytes(random_images(5, (16, 20, 3)).tobytes())
+
+    def run(base):
+        (tmp_path / "base.bnn").write_bytes(base)
+        (tmp_path / "wide.bnn").unlink(missing_ok=True)
+        files = {"widen": tmp_path / "base.bnn", "out": tmp_path / "wide.bnn"}
+        (said,) = ask({**files, "image": [photo, 20, 16]})
+        file = tmp_path / "wide.bnn"
+        return (file.read_bytes() if file.exists() else None), said
+
+    return run
+
+
+@pytest.mark.parametrize("name", [*WIDE, "photos"])
+def test_a_file_is_widened_as_python_does(wide, name):
+    base = read_model("photos") if name == "photos" else random_network(4, **WIDE[name]).to_bytes()
+    data, said = wide(base)
+    expected = widened(base)
+    assert pieces(data) == pieces(expected)
+    program = parse_program(expected)
+    assert said["widths"] == [program.layers[at].channels for at in averaged(program)]
+    photo = random_images(5, (16, 20, 3))
+    model = load_bytes(expected)
+    assert isinstance(model.image, ImageSize)
+    features = model.features(prepare(photo, model.image))
+    # The same sums of floats in another order, as in test_js.py.
+    np.testing.assert_allclose(said["features"], features, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_what_python_does_not_widen_javascript_does_not(wide, name):
+    base = random_network(4, **NARROW[name]).to_bytes()
+    with pytest.raises(ValueError, match=r"has a single block|features are|are of integers"):
+        widened(base)
+    assert wide(base) == (None, None)
+
+
+def test_torn_files_are_not_widened(wide):
+    sound = random_network(4, blocks=BLOCKS).to_bytes()
+    renamed = []
+    for at in (3, 4):  # before a map that is averaged, and what it is of
+        layers = take_apart(sound).program["layers"]
+        layers[at]["name"] = "nothing"
+        renamed.append(with_program(sound, layers=layers))
+    for torn in (b"", b"hello", sound[:-10], *renamed):
+        said = "Error: the base is no packed file: give the bytes of one that load takes"
+        assert wide(torn) == (None, {"refused": said})
+
+
+def mapped(counts, widths, *, better, seed=0):
+    """Return images whose classes the last map tells apart, or the others do; and the widths."""
+    random = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    middles = random.normal(size=(len(counts), sum(widths)))
+    middles[:, : widths[0]] *= 0.1 if better else 1
+    values = middles[labels] + random.normal(size=(len(labels), sum(widths))) * 1.5 + 1
+    units = np.repeat(random.uniform(0.1, 30, size=len(widths)), widths)
+    order = random.permutation(len(labels))
+    names = [f"k {c}" for c in range(len(counts))]
+    return (values * units).astype(np.float32)[order], labels[order], names, list(widths)
+
+
+MAPPED = {
+    "several, few images": mapped((12, 14, 11), (16, 8, 8, 16), better=True),
+    "several, more images than features": mapped((40, 30), (8, 12), better=True),
+    "the last": mapped((20, 20), (24, 8, 8), better=False),
+    "nine of a class": mapped((9, 30), (8, 12), better=True),
+    "a single image": mapped((1, 12), (8, 12), better=True),
+    "a map of zeros": (
+        mapped((15, 15), (8, 4, 4), better=True)[0] * np.repeat([1, 1, 0], [8, 4, 4]).astype("f4"),
+        *mapped((15, 15), (8, 4, 4), better=True)[1:],
+    ),
+    "one map": mapped((15, 15), (8,), better=True),
+}
+
+
+def maps_twin(values, labels, names, widths):
+    """Return what `burn-engine learn` learns, and the factors of several maps."""
+    last = burn_engine.learn(values[:, : widths[0]], labels, names)
+    accuracies = {"last": last.accuracy}
+    if len(widths) == 1 or last.counts.min() < 10:
+        return last, None, accuracies
+    factors = equal_lengths(values, widths)
+    several = burn_engine.learn(values * factors, labels, names)
+    accuracies["several"] = several.accuracy
+    return (several, factors, accuracies) if is_better(several, last) else (last, None, accuracies)
+
+
+@pytest.fixture(scope="module")
+def found_of_maps():
+    answers = ask(
+        *(
+            request(values, labels, names, widths=widths, classify=values[:3].tolist())
+            for values, labels, names, widths in MAPPED.values()
+        )
+    )
+    return dict(zip(MAPPED, answers, strict=True))
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_several_maps_are_chosen_as_python_does(found_of_maps, name):
+    values, labels, names, widths = MAPPED[name]
+    expected, factors, accuracies = maps_twin(values, labels, names, widths)
+    one = found_of_maps[name]
+    assert "refused" not in one
+    assert (factors is not None) == (name.startswith("several") or "zeros" in name)
+    assert one["maps"]["widths"] == widths
+    assert one["maps"]["accuracies"] == pytest.approx(accuracies, rel=1e-9)
+    check_equal(one, expected)
+    taken = values[:, : widths[0]]
+    if factors is None:
+        assert one["maps"]["factors"] is None
+    else:
+        np.testing.assert_allclose(one["maps"]["factors"], factors, rtol=1e-6)
+        taken = values * factors
+    scores = taken[:3].astype(np.float64) @ expected.weight.T + expected.bias
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    for row, classified in zip(powers, one["classified"], strict=True):
+        by_name = {each["name"]: each["percent"] for each in classified["classes"]}
+        shares = 100 * row / row.sum()
+        np.testing.assert_allclose([by_name[name] for name in names], shares, atol=0.5)
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_it_says_how_far_it_is_with_both(found_of_maps, name):
+    progress = found_of_maps[name]["progress"]
+    assert progress == sorted(progress)
+    if name != "a single image":
+        assert progress[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_a_file_of_several_maps_is_pythons_and_runs_everywhere(tmp_path, wide, better):
+    base = random_network(4, blocks=BLOCKS, num_classes=3).to_bytes()
+    _, said = wide(base)
+    values, labels, names, widths = mapped((20, 15), said["widths"], better=better)
+    out, image = tmp_path / "mine.bnn", [tmp_path / "photo.raw", 20, 16]
+    files = {"base": tmp_path / "base.bnn", "out": out, "image": image}
+    usual = request(values, labels, names, widths=widths, **files)
+    (one,) = ask(usual)
+    expected, factors, _ = maps_twin(values, labels, names, widths)
+    assert (factors is not None) == better
+    whole = base if factors is None else scaled(widened(base), factors)
+    program, tensors, places = pieces(with_classifier(whole, expected))
+    found, own_tensors, own_places = pieces(out.read_bytes())
+    assert own_places == places
+    assert found["format"] == (5 if better else 1)
+    learned = [each["origin"]["learned"] for each in (found, program)]
+    assert learned[0].get("layers") == (
+        ["block9", "block3", "block5", "block7"] if better else None
+    )
+    # Rounded to six digits, on both sides of which two roundings may lie.
+    below = [each["none"].pop("below") for each in learned]
+    assert below[0] == pytest.approx(below[1], abs=2e-6)
+    towards = [each["none"].pop("towards") for each in learned]
+    assert len(towards[0]) == len(towards[1])
+    assert found == program
+    for name, (dtype, _, data) in tensors.items():
+        if dtype == "F32":
+            own, other = (np.frombuffer(each, "<f4") for each in (own_tensors[name].data, data))
+            # As in `check_equal`.
+            np.testing.assert_allclose(own, other, atol=2e-4 * abs(other).max())
+        else:
+            assert own_tensors[name].data == data
+    mine = burn_engine.load(out)
+    assert isinstance(mine.image, ImageSize)
+    photo = prepare(random_images(5, (16, 20, 3)), mine.image)
+    np.testing.assert_allclose(one["own"], mine.features(photo), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(one["output"], mine(photo), rtol=2e-4, atol=2e-4)
+    refused = burn_engine.none_of_these(mine, mine.features(photo)[None])
+    assert refused is not None
+    assert one["none"] == bool(refused[0])
+    if better:
+        # The wide file itself is as good a base.
+        ask({**usual, "base": tmp_path / "wide.bnn", "out": tmp_path / "again.bnn"})
+        assert pieces((tmp_path / "again.bnn").read_bytes()) == pieces(out.read_bytes())
+
+
+def test_bases_without_the_maps_are_refused(tmp_path, wide):
+    _, said = wide(random_network(4, blocks=BLOCKS).to_bytes())
+    usual = request(*mapped((20, 15), said["widths"], better=True)[:3], widths=said["widths"])
+    others = {
+        "linear.bnn": random_network(4, linears=(192,)).to_bytes(),
+        "other.bnn": random_network(4, blocks=BLOCKS[:4]).to_bytes(),
+    }
+    for name, data in others.items():
+        (tmp_path / name).write_bytes(data)
+    files = [{"base": tmp_path / name, "out": tmp_path / "mine.bnn"} for name in others]
+    found = ask(*({**usual, **each, "image": []} for each in files))
+    assert [one["refused"] for one in found] == [
+        "Error: the classifier was learned from means of several maps, which it does not have",
+        "Error: its maps have 48 means, but the classifier was learned from 192",
+    ]
+    assert not (tmp_path / "mine.bnn").exists()
+
+
+@pytest.mark.parametrize(
+    ("widths", "sentence"),
+    [
+        ([4, 1], "the images have 6 features, the maps 5"),
+        ([7, -1], "widths is no list of each map's number of features, which widened gives"),
+        ([3, "3"], "widths is no list of each map's number of features, which widened gives"),
+        ([], "widths is no list of each map's number of features, which widened gives"),
+        ("6", "widths is no list of each map's number of features, which widened gives"),
+    ],
+)
+def test_widths_that_do_not_fit_are_refused(widths, sentence):
+    (one,) = ask(request(*drawn((6, 6), 6), widths=widths))
+    assert one == {"refused": f"Error: {sentence}"}
+
+
+def test_features_of_several_maps_that_do_not_fit_are_refused():
+    values, labels, names, widths = MAPPED["the last"]
+    (one,) = ask(request(values, labels, names, widths=widths, classify=[[1] * widths[0]]))
+    assert one == {"refused": "Error: 24 features; the classifier was learned from 40"}
+    (one,) = ask(request(values * ([0] * 24 + [1] * 16), labels, names, widths=widths))
+    assert one["refused"].startswith("Error: all images have the same features")

@@ -33,8 +33,13 @@ FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-extensions"]
 SIZE = ImageSize(resize=40, size=32)
 
 
+# Two blocks, the second of which keeps little of a weak hue.
+BLOCKS = ((16, 3, 1, True), (32, 1, 1, True), (2, 3, 2, False))
+
+
 def network(seed: int = 0, num_classes: int = 7) -> bytes:
-    return random_network(seed, num_classes=num_classes, image=(SIZE.resize, SIZE.size)).to_bytes()
+    size = (SIZE.resize, SIZE.size)
+    return random_network(seed, blocks=BLOCKS, num_classes=num_classes, image=size).to_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +185,7 @@ def test_a_model_without_classes_says_how_many_features_it_gave(browser: Any, fo
     visit.goto(out.as_uri())
     visit.wait_for_selector("#try .drop:not([hidden])")
     said = give(visit, photographs(tmp_path)["rgb.png"])
-    assert said.endswith("It has no classifier: it gave 16 features.")
+    assert said.endswith("It has no classifier: it gave 2 features.")
     visit.close()
 
 
@@ -189,15 +194,16 @@ def test_it_learns_classes_in_the_page_and_saves_them(page: Any, folder: Path, t
     kinds: dict[str, list[Path]] = {"red": [], "green": []}
     random = np.random.default_rng(7)
     for place, (kind, paths) in enumerate(kinds.items()):
-        for number in range(4):
+        for number in range(12):
             pixels = random.integers(0, 120, (50, 60, 3), dtype=np.uint8)
-            pixels[..., place] += 120
+            pixels[..., place] += 8
             paths.append(tmp_path / f"{kind}{number}.png")
             Image.fromarray(pixels).save(paths[-1])
         card = page.locator(f"#teach .class:nth-child({place + 1})")
         card.locator("header input").fill(kind)
         card.locator("input[type=file]").set_input_files(paths)
-    page.wait_for_selector("#facts >> text=8 photographs")
+    page.wait_for_selector("#facts >> text=24 photographs")
+    page.wait_for_selector("#facts >> text=the network's last 2 blocks")
     assert {worker.url.partition(":")[0] for worker in page.workers} == {"blob"}
     page.set_input_files("#tried", kinds["green"][0])
     page.wait_for_selector("#found ol")
@@ -207,6 +213,7 @@ def test_it_learns_classes_in_the_page_and_saves_them(page: Any, folder: Path, t
     download.value.save_as(tmp_path / "mine.bnn")
     mine = burn_engine.load(tmp_path / "mine.bnn")
     assert mine.classes == ("red", "green")
+    assert mine.num_features == 2 + 32
     scores = mine(prepare(read_photo(kinds["green"][0]), SIZE))
     assert best == mine.classes[int(scores.argmax())]
     assert page.locator("#teach h2").first.get_attribute("aria-level") == "4"  # below the page's
