@@ -12,6 +12,11 @@ export async function load(bytes, options = {}) {
   return new Model(await instantiate(options.wasm), bytes);
 }
 
+// Returns the search among codes, which needs no network.
+export async function openSearch(options = {}) {
+  return new Search(await instantiate(options.wasm));
+}
+
 // Feature i is bit i mod 8, from the least significant, of byte i / 8: 1 where it is at least 0.
 export function signs(features) {
   const code = new Uint8Array(Math.ceil(features.length / 8));
@@ -115,26 +120,9 @@ class Model {
     if (!length || codes.length % length) {
       throw new Error(`codes of ${codes.length} bytes are not whole codes of ${length}`);
     }
-    const count = codes.length / length;
-    k = Math.min(k, count);
-    if (!k) return [];
-    const engine = this.#engine;
-    const all = this.#allocate(codes.length + length);
-    let found = 0;
-    try {
-      found = this.#allocate(12 * k); // positions, 8 bytes each, and distances
-      const memory = new Uint8Array(engine.memory.buffer);
-      memory.set(codes, all);
-      memory.set(query, all + codes.length);
-      const wanted = [0, all, count, length, all + codes.length, 1, k, found, found + 8 * k];
-      this.#check(engine.burn_nearest(...wanted));
-      const positions = new BigInt64Array(engine.memory.buffer, found, k);
-      const distances = new Uint32Array(engine.memory.buffer, found + 8 * k, k);
-      return Array.from(positions, (at, i) => ({ position: Number(at), distance: distances[i] }));
-    } finally {
-      engine.free(found);
-      engine.free(all);
-    }
+    const count = Math.min(k, codes.length / length);
+    const { positions, distances } = new Search(this.#engine).nearest(codes, query, length, count);
+    return Array.from(positions, (position, i) => ({ position, distance: distances[i] }));
   }
 
   free() {
@@ -187,19 +175,64 @@ class Model {
   }
 
   #check(status) {
-    if (status !== 0) throw new Error(this.#text(this.#engine.burn_last_error()));
+    check(this.#engine, status);
   }
 
   #allocate(size) {
-    const address = this.#engine.malloc(Math.max(size, 1));
-    if (!address) throw new Error("out of memory");
-    return address;
+    return allocated(this.#engine, size);
   }
 
   #text(address) {
-    const bytes = new Uint8Array(this.#engine.memory.buffer, address);
-    return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+    return textAt(this.#engine, address);
   }
+}
+
+class Search {
+  #engine;
+
+  constructor(engine) {
+    this.#engine = engine;
+  }
+
+  nearest(codes, queries, length, k) {
+    const engine = this.#engine;
+    const [count, asked] = [codes.length / length, queries.length / length];
+    if (!k || !asked) return { positions: new Uint32Array(0), distances: new Uint32Array(0) };
+    const all = allocated(engine, codes.length + queries.length);
+    let found = 0;
+    try {
+      found = allocated(engine, 12 * k * asked); // positions, 8 bytes each, and distances
+      const memory = new Uint8Array(engine.memory.buffer);
+      memory.set(codes, all);
+      memory.set(queries, all + codes.length);
+      const distances = found + 8 * k * asked;
+      const wanted = [0, all, count, length, all + codes.length, asked, k, found, distances];
+      check(engine, engine.burn_nearest(...wanted));
+      const halves = new Uint32Array(engine.memory.buffer, found, 2 * k * asked);
+      return {
+        positions: Uint32Array.from({ length: k * asked }, (_, i) => halves[2 * i]),
+        distances: new Uint32Array(engine.memory.buffer, distances, k * asked).slice(),
+      };
+    } finally {
+      engine.free(found);
+      engine.free(all);
+    }
+  }
+}
+
+function check(engine, status) {
+  if (status !== 0) throw new Error(textAt(engine, engine.burn_last_error()));
+}
+
+function allocated(engine, size) {
+  const address = engine.malloc(Math.max(size, 1));
+  if (!address) throw new Error("out of memory");
+  return address;
+}
+
+function textAt(engine, address) {
+  const bytes = new Uint8Array(engine.memory.buffer, address);
+  return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
 }
 
 // The engine has found the file to be sound. Its own JSON allows no more than JavaScript's.
@@ -234,7 +267,21 @@ export function prepare(image, imageSize) {
   return centre(photo, imageSize.size, imageSize.size);
 }
 
-function overWhite(image) {
+// Returns a part of an image, with as many bytes a pixel.
+export function cut(image, top, left, height, width) {
+  const channels = channelsOf(image);
+  if (width === image.width && height === image.height) return image;
+  const data = new Uint8Array(channels * width * height);
+  for (let y = 0; y < height; ++y) {
+    const begin = channels * ((top + y) * image.width + left);
+    const row = image.data.subarray(begin, begin + channels * width);
+    data.set(row, channels * y * width);
+  }
+  return { data, width, height };
+}
+
+// Returns the number of bytes a pixel of an image that is sound.
+function channelsOf(image) {
   const { data, width, height } = image ?? {};
   const inRange = (side) => Number.isInteger(side) && side >= 1;
   if (!inRange(width) || !inRange(height) || width * height > MAX_PIXELS) {
@@ -251,8 +298,13 @@ function overWhite(image) {
         `(RGB or RGBA), not ${bytes ? data.length : typeof data}`,
     );
   }
-  const rgb = new Uint8Array(3 * pixels);
-  const step = data.length / pixels;
+  return data.length / pixels;
+}
+
+function overWhite(image) {
+  const step = channelsOf(image);
+  const { data, width, height } = image;
+  const rgb = new Uint8Array(3 * width * height);
   for (let from = 0, to = 0; to < rgb.length; from += step, to += 3) {
     const alpha = step === 4 ? data[from + 3] : 255;
     for (let c = 0; c < 3; ++c) {
@@ -262,22 +314,16 @@ function overWhite(image) {
   return { data: rgb, width, height };
 }
 
-function roundHalfEven(x) {
+export function roundHalfEven(x) {
   const floor = Math.floor(x);
   if (x - floor !== 0.5) return Math.round(x);
   return floor % 2 === 0 ? floor : floor + 1;
 }
 
 function centre(photo, width, height) {
-  if (width === photo.width && height === photo.height) return photo;
   const top = roundHalfEven((photo.height - height) / 2);
   const left = roundHalfEven((photo.width - width) / 2);
-  const data = new Uint8Array(3 * width * height);
-  for (let y = 0; y < height; ++y) {
-    const begin = 3 * ((top + y) * photo.width + left);
-    data.set(photo.data.subarray(begin, begin + 3 * width), 3 * y * width);
-  }
-  return { data, width, height };
+  return cut(photo, top, left, height, width);
 }
 
 // Bicubic resampling whose support grows with the scale, first across and then down, with weights
