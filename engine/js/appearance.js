@@ -56,7 +56,7 @@ export function appearance(image) {
   );
   const rows = Math.min(height, MIDDLE);
   const columns = Math.min(width, MIDDLE);
-  const sharpness = (change(middle, rows, columns, 1, 0) + change(middle, rows, columns, 0, 1)) / 1000;
+  const [down, right] = [change(middle, rows, columns, 1, 0), change(middle, rows, columns, 0, 1)];
   const side = Math.min(height, width);
   const small = prepare(centre(image, side, side), { resize: SIDE, size: SIDE }).data;
   return {
@@ -64,7 +64,7 @@ export function appearance(image) {
     digest: digestOf(small),
     height,
     width,
-    sharpness: roundHalfEven(2 * Math.log2(1 + sharpness)),
+    sharpness: roundHalfEven(2 * Math.log2(1 + (down + right) / 1000)),
   };
 }
 
@@ -95,12 +95,18 @@ function change(grey, rows, columns, down, right) {
   return sum / (height * width);
 }
 
-// Returns a text that is the same for the same bytes: the values of four polynomials.
-function digestOf(bytes) {
+// Returns a text that is the same for the same pixels: the values of four polynomials.
+function digestOf(rgb) {
   const prime = 67_108_859; // below 2^26, so that products are exact
-  return [17_435_963, 29_384_017, 40_283_311, 61_803_399]
-    .map((at) => bytes.reduce((value, byte) => (value * at + byte + 1) % prime, 0).toString(36))
-    .join(" ");
+  const values = [17_435_963, 29_384_017, 40_283_311, 61_803_399].map((place) => {
+    let value = 0;
+    for (let at = 0; at < rgb.length; at += 3) {
+      const pixel = (rgb[at] << 16) | (rgb[at + 1] << 8) | rgb[at + 2];
+      value = (value * place + pixel) % prime;
+    }
+    return value.toString(36);
+  });
+  return values.join(" ");
 }
 
 // Returns the code of an image, CODE_BYTES bytes, from its square.
@@ -154,15 +160,15 @@ export function mostBits() {
   return Math.trunc(MOST_DIFFERENT * taps()[0].length);
 }
 
-function detailsOf(square, [small, large]) {
-  const [a, b] = [blurred(square, small), blurred(square, large)];
-  return a.map((value, i) => value - b[i]);
-}
-
-// Returns means over squares of an odd side; edges are repeated.
-function blurred(square, side) {
-  const down = added(added(square, side, 1), side, SIDE);
-  return Float32Array.from(down, (sum) => sum / side ** 2);
+// Returns the differences of means over squares of two odd sides; edges are repeated.
+function detailsOf(square, sides) {
+  const [small, large] = sides.map((side) => added(added(square, side, 1), side, SIDE));
+  const [few, many] = sides.map((side) => side ** 2);
+  const details = new Float32Array(SIDE * SIDE);
+  for (let i = 0; i < details.length; ++i) {
+    details[i] = fround(small[i] / few) - fround(large[i] / many);
+  }
+  return details;
 }
 
 // Returns sums of neighbours along lines whose pixels are `apart` in memory.
@@ -171,13 +177,14 @@ function added(values, side, apart) {
   const half = side >> 1;
   const found = new Int32Array(SIDE * SIDE);
   for (let line = 0; line < SIDE; ++line) {
-    const at = (i) => line * other + Math.min(Math.max(i, 0), SIDE - 1) * apart;
-    let sum = 0;
-    for (let i = -half; i < half; ++i) sum += values[at(i)];
-    for (let i = 0; i < SIDE; ++i) {
-      sum += values[at(i + half)];
-      found[at(i)] = sum;
-      sum -= values[at(i - half)];
+    const first = line * other;
+    const last = first + (SIDE - 1) * apart;
+    let sum = half * values[first];
+    for (let i = 0; i < half; ++i) sum += values[first + i * apart];
+    for (let at = first; at <= last; at += apart) {
+      sum += values[Math.min(at + half * apart, last)];
+      found[at] = sum;
+      sum -= values[Math.max(at - half * apart, first)];
     }
   }
   return found;

@@ -4,7 +4,6 @@ import {
   fineDetails, mostBits, textOf, UNALTERED,
 } from "./appearance.js";
 import { openSearch } from "./index.js";
-export { appearance } from "./appearance.js";
 
 const AT_ONCE = 32; // images that are compared with all others at once
 const MOST_NEAR = 8; // nearest codes that are looked at first; more if all of them are of copies

@@ -254,17 +254,15 @@ function ranked(names, scores) {
 }
 
 export function prepare(image, imageSize) {
-  let photo = overWhite(image);
-  if (!imageSize) return photo;
+  if (!imageSize) return overWhite(image);
+  let photo = isOpaque(image) ? image : overWhite(image);
   const most = 4 * Math.min(photo.width, photo.height); // not to enlarge only to crop
   photo = centre(photo, Math.min(photo.width, most), Math.min(photo.height, most));
+  const { resize, size } = imageSize;
   const short = Math.min(photo.width, photo.height);
-  if (short !== imageSize.resize) {
-    const scaled = (side) =>
-      Math.max(imageSize.resize, roundHalfEven(side * (imageSize.resize / short)));
-    photo = resized(photo, scaled(photo.width), scaled(photo.height));
-  }
-  return centre(photo, imageSize.size, imageSize.size);
+  if (short === resize) return overWhite(centre(photo, size, size));
+  const scaled = (side) => Math.max(resize, roundHalfEven(side * (resize / short)));
+  return resizedCentre(photo, scaled(photo.width), scaled(photo.height), size);
 }
 
 // Returns a part of an image, with as many bytes a pixel.
@@ -301,6 +299,12 @@ function channelsOf(image) {
   return data.length / pixels;
 }
 
+function isOpaque(image) {
+  if (channelsOf(image) === 3) return true;
+  for (let at = 3; at < image.data.length; at += 4) if (image.data[at] !== 255) return false;
+  return true;
+}
+
 function overWhite(image) {
   const step = channelsOf(image);
   const { data, width, height } = image;
@@ -327,20 +331,20 @@ function centre(photo, width, height) {
 }
 
 // Bicubic resampling whose support grows with the scale, first across and then down, with weights
-// in fixed point and rounding to bytes in between: the bytes of the Python engine, which has Pillow
-// do one direction at a time.
-function resized(photo, width, height) {
-  let { data } = photo;
-  if (width !== photo.width) {
-    data = resampled(data, photo.height, 3 * photo.width, 3, photo.width, width);
-  }
-  if (height !== photo.height) {
-    data = transposedResampled(data, width, photo.height, height);
-  }
-  return { data, width, height };
+// in fixed point and rounding to bytes in between: the bytes of the Python engine. Only what the
+// centre of the resized image takes is computed.
+// photo: three bytes a pixel, or four of which the last does not count.
+function resizedCentre(photo, width, height, size) {
+  const across = weightsOf(photo.width, width, size);
+  const down = weightsOf(photo.height, height, size);
+  const top = down[0].first;
+  const bottom = down[size - 1].first + down[size - 1].weights.length;
+  const lines = resampledAcross(photo, across, top, bottom - top);
+  return { data: resampledDown(lines, 3 * size, down, top), width: size, height: size };
 }
 
-const FIXED = 2 ** 22; // a weight of 1: 8 bits of a byte and 2 of overshoot are left of 32
+const FIXED_BITS = 22; // of a weight of 1: 8 bits of a byte and 2 of overshoot are left of 32
+const HALF = 2 ** (FIXED_BITS - 1);
 
 function bicubic(x) {
   const a = -0.5;
@@ -350,20 +354,22 @@ function bicubic(x) {
   return 0;
 }
 
-// For each output position, the first input position and the weights of those that it takes.
-function weightsOf(from, to) {
+// For each of `size` output positions in the middle of `to`, the first input position and the
+// weights of those that it takes.
+function weightsOf(from, to, size) {
   const scale = from / to;
   const stretch = Math.max(scale, 1);
   const support = 2 * stretch;
-  return Array.from({ length: to }, (_, i) => {
-    const middle = (i + 0.5) * scale;
+  const begin = roundHalfEven((to - size) / 2);
+  return Array.from({ length: size }, (_, i) => {
+    const middle = (begin + i + 0.5) * scale;
     const first = Math.max(Math.trunc(middle - support + 0.5), 0);
     const end = Math.min(Math.trunc(middle + support + 0.5), from);
     const weights = [];
     for (let x = first; x < end; ++x) weights.push(bicubic((x - middle + 0.5) / stretch));
     const sum = weights.reduce((a, b) => a + b, 0);
     const fixed = weights.map((w) => {
-      const scaled = (w / sum) * FIXED;
+      const scaled = (w / sum) * 2 ** FIXED_BITS;
       return Math.trunc(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
     });
     return { first, weights: Int32Array.from(fixed) };
@@ -371,35 +377,40 @@ function weightsOf(from, to) {
 }
 
 function toByte(sum) {
-  return Math.min(Math.max(Math.floor((sum + FIXED / 2) / FIXED), 0), 255);
+  return Math.min(Math.max(sum >> FIXED_BITS, 0), 255);
 }
 
-function resampled(data, rows, rowBytes, channels, from, to) {
-  const all = weightsOf(from, to);
-  const out = new Uint8Array(rows * to * channels);
-  let at = 0;
-  for (let y = 0; y < rows; ++y) {
+// Returns some rows, resampled to three bytes a pixel.
+function resampledAcross({ data, width, height }, all, top, rows) {
+  const step = data.length / (width * height);
+  const out = new Uint8Array(3 * rows * all.length);
+  let to = 0;
+  for (let y = top; y < top + rows; ++y) {
     for (const { first, weights } of all) {
-      const begin = y * rowBytes + first * channels;
-      for (let c = 0; c < channels; ++c) {
-        let sum = 0;
-        for (let k = 0; k < weights.length; ++k) sum += data[begin + c + k * channels] * weights[k];
-        out[at++] = toByte(sum);
+      let at = (y * width + first) * step;
+      let [red, green, blue] = [HALF, HALF, HALF];
+      for (let k = 0; k < weights.length; ++k, at += step) {
+        red += Math.imul(data[at], weights[k]);
+        green += Math.imul(data[at + 1], weights[k]);
+        blue += Math.imul(data[at + 2], weights[k]);
       }
+      out[to++] = toByte(red);
+      out[to++] = toByte(green);
+      out[to++] = toByte(blue);
     }
   }
   return out;
 }
 
-function transposedResampled(data, width, from, to) {
-  const rowBytes = 3 * width;
-  const out = new Uint8Array(to * rowBytes);
-  const sums = new Float64Array(rowBytes);
-  weightsOf(from, to).forEach(({ first, weights }, y) => {
-    sums.fill(0);
+// data: the rows from `top` on.
+function resampledDown(data, rowBytes, all, top) {
+  const out = new Uint8Array(all.length * rowBytes);
+  const sums = new Int32Array(rowBytes);
+  all.forEach(({ first, weights }, y) => {
+    sums.fill(HALF);
     weights.forEach((weight, k) => {
-      const row = (first + k) * rowBytes;
-      for (let i = 0; i < rowBytes; ++i) sums[i] += data[row + i] * weight;
+      const row = (first - top + k) * rowBytes;
+      for (let i = 0; i < rowBytes; ++i) sums[i] += Math.imul(data[row + i], weight);
     });
     for (let i = 0; i < rowBytes; ++i) out[y * rowBytes + i] = toByte(sums[i]);
   });

@@ -9,8 +9,8 @@ import { pathToFileURL } from "node:url";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const { openSearch } = await import(new URL("index.js", folder));
-const { appearance, Appearances, duplicates } = await import(new URL("copies.js", folder));
-const { alteredCodes, codeOf } = await import(new URL("appearance.js", folder));
+const { Appearances, duplicates } = await import(new URL("copies.js", folder));
+const { alteredCodes, appearance, codeOf } = await import(new URL("appearance.js", folder));
 const search = await openSearch();
 
 async function answer({ images, bytes = [], plain }) {
