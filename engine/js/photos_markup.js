@@ -36,8 +36,9 @@ details ul { margin: .3rem 0 0; padding-left: 1.1rem; max-height: 12rem; overflo
 .group header { display: flex; flex-wrap: wrap; gap: .25rem 1rem; align-items: center;
   justify-content: space-between; margin-bottom: .4rem; }
 .group h2 { margin: 0; }
-.group label { font-size: .9rem; color: var(--quiet); display: flex; gap: .4rem;
+.group label { font-size: .85rem; color: var(--quiet); display: flex; gap: .4rem;
   align-items: center; min-height: 1.75rem; cursor: pointer; }
+.group label input { margin: 0; width: 1rem; height: 1rem; accent-color: var(--accent); }
 .content > button, .group div > button { margin-top: .75rem; }
 .photos { display: grid; gap: .75rem; list-style: none; margin: 0; padding: 0;
   grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); }
@@ -51,8 +52,8 @@ details ul { margin: .3rem 0 0; padding-left: 1.1rem; max-height: 12rem; overflo
 .photos .name, .folder { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .about .facts, .folder { color: var(--quiet); }
 .best .facts::before { content: "best copy"; color: var(--on-accent); background: var(--accent);
-  border-radius: .3rem; padding: 0 .35rem; margin-right: .35rem; }
-.unlisted li:not(.best) button { opacity: .45; }
+  border-radius: .3rem; padding: 0 .35rem; margin-right: .35rem; display: inline-block; }
+.kept button { border-color: var(--accent); box-shadow: 0 0 0 1px var(--accent); }
 input[type=search] { font: inherit; padding: .4rem .6rem; border: 1px solid var(--line);
   border-radius: .4rem; background: var(--card); color: inherit; min-height: 2.5rem;
   flex: 1 1 10rem; max-width: 24rem; min-width: 0; }
@@ -63,6 +64,8 @@ output { min-width: 2.2em; font-weight: 600; }
 @container (max-width: 30rem) {
   .photos { grid-template-columns: repeat(3, minmax(0, 1fr)); gap: .5rem; }
   .photos button { height: 6.5rem; }
+  #copies .photos { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  #copies .photos button { height: 8.5rem; }
   [role=tab] { padding: .4rem .5rem; }
 }
 `;

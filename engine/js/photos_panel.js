@@ -25,7 +25,7 @@ class Photos {
   #works = new Map(); // what is being done, by its kind; the first is shown
   #isReading = false;
   #unread = [];
-  #copies = []; // {photos, isListed} of each group
+  #copies = []; // {group, kept, isListed} of each group; all but the kept one are listed
   #view = { tab: "copies", photo: null };
   #scrolled = new Map(); // by photograph or tab, how far it was scrolled
   #pictures = new Map(); // addresses of small pictures, by photograph
@@ -240,7 +240,7 @@ class Photos {
       tell(null, what);
       const onProgress = (share) => tell(share, what);
       const groups = await this.#library.copies({ signal, onProgress });
-      this.#copies = groups.map((group) => ({ group, isListed: true }));
+      this.#copies = groups.map((group) => ({ group, kept: 0, isListed: true }));
       this.#showCopies();
     });
     if (isDone !== false) return;
@@ -255,8 +255,9 @@ class Photos {
     this.#element("copies").querySelector(".facts").textContent = length
       ? `${counted(length, "group")} with ${thousands(inside)} of ` +
         `${counted(this.#library.photos.length, "photograph")}. All but the best copy of each ` +
-        `group take ${sizeOf(bytes)}, and the list names them. The best has most pixels, or of ` +
-        "as many is the sharpest: look before you delete. This page deletes nothing."
+        `group take ${sizeOf(bytes)}. The best has most pixels, or of as many is the sharpest; ` +
+        "choose another one to keep if it is not. The list names all that are not kept. This " +
+        "page deletes nothing."
       : `No copies among ${counted(this.#library.photos.length, "photograph")}.`;
     this.#element("tab-copies").querySelector("span").textContent = thousands(length);
     this.#element("list").hidden = !length;
@@ -270,26 +271,25 @@ class Photos {
   #groupOfCopies(one) {
     const { group } = one;
     const box = boxOf(counted(group.length, "photograph"));
-    const check = Object.assign(document.createElement("input"), {
-      type: "checkbox", checked: one.isListed,
-    });
-    const listed = () => box.classList.toggle("unlisted", !one.isListed);
-    check.onchange = () => {
-      one.isListed = check.checked;
+    const number = this.#copies.indexOf(one);
+    const changed = (change) => {
+      Object.assign(one, change);
       this.#element("copied").textContent = "";
-      listed();
+      figures.forEach((figure, i) => {
+        figure.classList.toggle("kept", one.isListed && i === one.kept);
+      });
     };
-    listed();
-    const label = document.createElement("label");
-    label.append(check, "in the list");
-    box.querySelector("header").append(label);
+    const check = checkOf("in the list", one.isListed, (isListed) => changed({ isListed }));
+    box.querySelector("header").append(check);
     const figures = group.map(({ photo, alteration }, i) => {
       const facts = [sidesOf(photo), sizeOf(photo.bytes)];
       if (alteration) facts.push(alteration);
       const figure = this.#figure(photo, i, facts.join(", "));
       figure.classList.toggle("best", i === 0);
+      figure.append(checkOf("keep", i === one.kept, () => changed({ kept: i }), `kept ${number}`));
       return figure;
     });
+    changed({});
     const grid = gridOf();
     grid.append(...figures);
     box.append(grid);
@@ -299,7 +299,8 @@ class Photos {
   #others(isTaken) {
     return this.#copies
       .filter(isTaken)
-      .flatMap(({ group }) => group.slice(1).map(({ photo }) => photo));
+      .flatMap(({ group, kept }) => group.filter((_, i) => i !== kept))
+      .map(({ photo }) => photo);
   }
 
   // A name on each line, with escapes for characters that would end it.
@@ -450,6 +451,16 @@ function boxOf(heading) {
   header.append(Object.assign(document.createElement("h2"), { textContent: heading }));
   box.append(header);
   return box;
+}
+
+// Returns a box to tick, or one of several of which one is ticked if they have a name.
+function checkOf(text, checked, change, name = "") {
+  const type = name ? "radio" : "checkbox";
+  const input = Object.assign(document.createElement("input"), { type, name, checked });
+  input.onchange = () => change(input.checked);
+  const label = document.createElement("label");
+  label.append(input, text);
+  return label;
 }
 
 function gridOf() {
