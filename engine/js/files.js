@@ -7,7 +7,7 @@ export function pathOf(file) {
   return paths.get(file) || file.webkitRelativePath || file.name;
 }
 
-// Returns the files of a drop; of folders, those that the browser takes for images.
+// Returns the files of a drop; of folders, the images.
 export async function filesIn({ items }) {
   // The items are gone once the event has ended.
   const given = Array.from(items, (item) => {
@@ -21,9 +21,11 @@ export async function filesIn({ items }) {
   return found;
 }
 
-// Returns those of some files that the browser takes for images.
+// Returns the images among files. Those of kinds that the browser does not know are among them, so
+// that they are said to be left out.
 export function imagesOf(files) {
-  return files.filter(({ type }) => type.startsWith("image/"));
+  const unknown = /\.(heic|heif|jxl|tiff?)$/i;
+  return files.filter(({ type, name }) => type.startsWith("image/") || unknown.test(name));
 }
 
 // Returns the images of a folder, at any depth.

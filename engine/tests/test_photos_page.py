@@ -180,6 +180,12 @@ def test_a_folder_is_read_and_one_without_photographs_said_to_be(page, photos, t
     (tmp_path / "none" / "notes.txt").write_text("hello")
     page.set_input_files("#folder", tmp_path / "none")
     page.wait_for_selector("#count >> text=There are no photographs in it.")
+    (tmp_path / "none" / "a.HEIC").write_text("hello")
+    page.set_input_files("#folder", tmp_path / "none")
+    page.wait_for_selector("#unread:not([hidden])")
+    assert page.locator("#unread li").all_inner_texts() == [
+        "none/a.HEIC is not an image that this browser can read"
+    ]
     page.set_input_files("#folder", photos[0].parent)
     page.wait_for_selector("#count >> text=11 photographs.")
     page.wait_for_selector("#copies .group")
