@@ -90,6 +90,7 @@ class Photos {
       return;
     }
     this.#isReading = true;
+    this.#problem("");
     this.#element("choice").inert = true;
     const before = this.#library.photos.length;
     const began = performance.now();
@@ -98,7 +99,7 @@ class Photos {
       const onRead = (done, all) => {
         const left = ((performance.now() - began) / done) * (all - done);
         const rest = done > 20 && left > 5_000 ? `, ${durationOf(left)} left` : "";
-        tell(done / all, `Read ${thousands(done)} of ${counted(all, "photograph")}${rest}`);
+        tell(all ? done / all : null, `Read ${thousands(done)} of ${counted(all, "photograph")}${rest}`);
       };
       const result = await this.#library.read(files, { signal, onRead });
       known = result.known;
@@ -108,7 +109,7 @@ class Photos {
     this.#element("choice").inert = false;
     this.#showUnread();
     const { length } = this.#library.photos;
-    const read = length ? counted(length, "photograph") : "No photograph could be read";
+    const read = length ? counted(length, "photograph") : "No photograph was read";
     this.#count(known ? `${read}; ${counted(known, "was", "were")} there already.` : `${read}.`);
     if (length > before) this.#compute();
   }

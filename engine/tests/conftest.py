@@ -52,7 +52,7 @@ def write(tmp_path):
     return write
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     sync_api = pytest.importorskip("playwright.sync_api")
     if pages.CHROMIUM is None:

@@ -212,9 +212,7 @@ def test_the_page_goes_on_while_it_learns_and_learning_can_be_stopped(browser, f
     teach(page, 1, "red", photographs(tmp_path, 0, 2))
     teach(page, 2, "green", photographs(tmp_path, 1, 2))
     page.wait_for_selector("#doing:not([hidden]) >> text=Learning from 4 photographs")
-    page.wait_for_function(
-        "document.getElementById('panel').shadowRoot.getElementById('share').value === 0.25"
-    )
+    page.wait_for_selector("#share[value='0.25']")
     ticks = "new Promise((done) => { let n = 0; const t = setInterval(() => ++n, 5);"
     ticks += " setTimeout(() => { clearInterval(t); done(n); }, 500); })"
     assert page.evaluate(ticks) > 5  # a page that stands still has none
@@ -236,7 +234,10 @@ def test_the_page_goes_on_while_it_learns_and_learning_can_be_stopped(browser, f
 LATE = (
     "  features(photo) {\n    return this.ask(",
     "  async features(photo) {\n"
-    '    if (photo.name === "late.png") await new Promise((go) => (globalThis.read = go));\n'
+    '    if (photo.name === "late.png") await new Promise((go) => {\n'
+    '      document.body.dataset.late = "yes";\n'
+    "      globalThis.read = go;\n"
+    "    });\n"
     "    return this.ask(",
 )
 
@@ -255,7 +256,7 @@ def test_a_photograph_that_is_still_read_leaves_the_one_before_as_it_is(browser,
     before = answer(page)
     late = green[0].rename(tmp_path / "late.png")
     page.set_input_files("#tried", late)
-    page.wait_for_function("globalThis.read !== undefined")
+    page.wait_for_selector("body[data-late=yes]")
     page.fill(".class:nth-child(1) header input", "other")
     assert "6 photographs" in facts(page)
     assert page.get_attribute("#shown", "aria-label") == red[0].name

@@ -6,8 +6,8 @@ or cropped, so the codes of an image that was altered in these ways are compared
 others. Where few bits differ, the differences of finer blurs are compared, aligned by the way
 that was found. Brightness and contrast change none of these, and compression hardly anything.
 
-All sums are of whole numbers that the floats hold exactly, so that every machine, and JavaScript
-(engine/js/appearance.js), finds the same bits whatever the order in which it adds.
+Sums are of whole numbers that the floats hold exactly, or of four numbers in a fixed order, so that
+every machine, and JavaScript (engine/js/appearance.js), finds the same bits.
 
 The features of a binary network were tried for this and are not used: docs/guide/duplicates.md.
 """
