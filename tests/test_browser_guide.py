@@ -68,6 +68,14 @@ def test_classes_are_learned_in_node(folder: Path):
     assert burn_engine.load(folder / "mine.bnn").classes == ("cat", "dog")
 
 
+def test_copies_and_groups_are_found_in_node(folder: Path):
+    said = node(folder, snippet("node:fs", "duplicates(images)")).splitlines()
+    assert said[0] == "0 1 "  # the best copy, which is not altered
+    assert re.fullmatch(r"1 0\.\d+ ", said[1])
+    assert re.match(r"Int32Array\(3\) \[ [01], [01], [01] \] Float32Array\(3\) ", said[2])
+    assert "{ position: 0, distance: 0 }" in said[3]
+
+
 @pytest.fixture
 def server(folder: Path) -> Iterator[str]:
     class Quiet(http.server.SimpleHTTPRequestHandler):

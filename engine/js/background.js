@@ -10,12 +10,11 @@ export function workersOf(script) {
   return () => new Worker(address);
 }
 
-// Returns a network that runs in the background, with imageSize and classNames of its model, and
-// the widths of the maps whose means its features are.
-// network: a packed file's bytes. makeWorker: returns a worker; it may throw.
-export async function openBackground({ network, wasm, makeWorker }) {
+// Returns a network that runs in the background, with what `open` of the tasks tells of it.
+// network: a packed file's bytes. makeWorker: returns a worker; it may throw. tasks: what those do.
+export async function openBackground({ network, wasm, makeWorker, tasks = new Tasks() }) {
   const worker = await started(makeWorker);
-  const background = new Background(worker ?? new Here(), worker ? makeWorker : null);
+  const background = new Background(worker ?? new Here(tasks), worker ? makeWorker : null);
   await background.open(network, wasm);
   return background;
 }
@@ -23,11 +22,15 @@ export async function openBackground({ network, wasm, makeWorker }) {
 class Background {
   #network; // does what takes the network
   #makeWorker;
-  #learner = null; // does not, and is ended to stop it
+  #other = null; // does what does not, and is ended to stop it
 
   constructor(network, makeWorker) {
     this.#network = network;
     this.#makeWorker = makeWorker;
+  }
+
+  get isBeside() {
+    return this.#makeWorker !== null;
   }
 
   async open(network, wasm) {
@@ -36,31 +39,40 @@ class Background {
 
   // photo: a file or pixels. What it and `run` give says worker.js.
   features(photo) {
-    return this.#network.ask("features", [photo]);
+    return this.ask("features", [photo]);
   }
 
   run(photo) {
-    return this.#network.ask("run", [photo]);
+    return this.ask("run", [photo]);
   }
 
   // As `learn` of learn.js, from the network's features. The signal of an AbortController stops it.
-  async learn(features, labels, classes, { signal, onProgress } = {}) {
-    const values = [features, labels, classes, this.widths];
-    const learner = this.#learner ?? (this.#makeWorker && (await started(this.#makeWorker)));
-    this.#learner = null;
-    if (!learner) {
+  learn(features, labels, classes, options) {
+    return this.askOther("learn", [features, labels, classes, this.widths], options);
+  }
+
+  // Has a task done that takes the network.
+  ask(name, values) {
+    return this.#network.ask(name, values);
+  }
+
+  // Has a task done that does not, beside those that do. The signal of an AbortController stops it.
+  async askOther(name, values, { signal, onProgress } = {}) {
+    const other = this.#other ?? (this.#makeWorker && (await started(this.#makeWorker)));
+    this.#other = null;
+    if (!other) {
       await new Promise((resume) => setTimeout(resume, 50)); // to be drawn before it stands still
       if (signal?.aborted) throw signal.reason;
-      return this.#network.ask("learn", values, onProgress);
+      return this.#network.ask(name, values, onProgress);
     }
-    const stop = () => learner.end(signal.reason);
+    const stop = () => other.end(signal.reason);
     signal?.addEventListener("abort", stop);
     if (signal?.aborted) stop();
     try {
-      return await learner.ask("learn", values, onProgress);
+      return await other.ask(name, values, onProgress);
     } finally {
       signal?.removeEventListener("abort", stop);
-      if (!learner.hasEnded) this.#learner = learner;
+      if (!other.hasEnded) this.#other = other;
     }
   }
 }
@@ -114,7 +126,11 @@ class Beside {
 
 // The page itself, in place of a worker.
 class Here {
-  #tasks = new Tasks();
+  #tasks;
+
+  constructor(tasks) {
+    this.#tasks = tasks;
+  }
 
   async ask(name, values, onProgress) {
     return this.#tasks[name](...values, onProgress);

@@ -64,6 +64,29 @@ export interface Options {
  */
 export function load(bytes: ArrayBuffer | Uint8Array, options?: Options): Promise<Model>;
 
+/** The search among codes alone. */
+export interface Search {
+  /**
+   * Finds, for each query, the codes that differ from it in the fewest bits.
+   *
+   * @param codes codes of `length` bytes, one after the other.
+   * @param queries the same.
+   * @param k number of codes to find for each query, at most as many as there are.
+   * @returns for each query k positions and numbers of bits, by distance, the first codes first
+   *   where these are equal.
+   * @throws Error if k is out of range.
+   */
+  nearest(
+    codes: Uint8Array,
+    queries: Uint8Array,
+    length: number,
+    k: number,
+  ): { positions: Uint32Array; distances: Uint32Array };
+}
+
+/** Loads the module for searches alone, without a packed file. */
+export function openSearch(options?: Options): Promise<Search>;
+
 /**
  * Returns the signs of features, one bit each: feature i is bit i mod 8, from the least significant,
  * of byte i / 8, and 1 where it is at least 0.
@@ -82,6 +105,25 @@ export function prepare(
   image: Pixels,
   imageSize: { resize: number; size: number } | null,
 ): { data: Uint8Array; width: number; height: number };
+
+/**
+ * Cuts a part out of an image.
+ *
+ * @param top its first row; it must lie inside the image.
+ * @param left its first column.
+ * @returns as many bytes for each pixel; the image itself if nothing is cut off.
+ * @throws Error if the image's sizes do not fit each other, or are out of range.
+ */
+export function cut(
+  image: Pixels,
+  top: number,
+  left: number,
+  height: number,
+  width: number,
+): Pixels;
+
+/** Rounds to the nearest whole number, halves to the even one, as Python does. */
+export function roundHalfEven(x: number): number;
 
 /**
  * Takes out of a JPEG, PNG or WebP all that could make a browser turn it, convert its colours, or

@@ -12,6 +12,11 @@ export async function load(bytes, options = {}) {
   return new Model(await instantiate(options.wasm), bytes);
 }
 
+// Returns the search among codes, which needs no network.
+export async function openSearch(options = {}) {
+  return new Search(await instantiate(options.wasm));
+}
+
 // Feature i is bit i mod 8, from the least significant, of byte i / 8: 1 where it is at least 0.
 export function signs(features) {
   const code = new Uint8Array(Math.ceil(features.length / 8));
@@ -115,26 +120,9 @@ class Model {
     if (!length || codes.length % length) {
       throw new Error(`codes of ${codes.length} bytes are not whole codes of ${length}`);
     }
-    const count = codes.length / length;
-    k = Math.min(k, count);
-    if (!k) return [];
-    const engine = this.#engine;
-    const all = this.#allocate(codes.length + length);
-    let found = 0;
-    try {
-      found = this.#allocate(12 * k); // positions, 8 bytes each, and distances
-      const memory = new Uint8Array(engine.memory.buffer);
-      memory.set(codes, all);
-      memory.set(query, all + codes.length);
-      const wanted = [0, all, count, length, all + codes.length, 1, k, found, found + 8 * k];
-      this.#check(engine.burn_nearest(...wanted));
-      const positions = new BigInt64Array(engine.memory.buffer, found, k);
-      const distances = new Uint32Array(engine.memory.buffer, found + 8 * k, k);
-      return Array.from(positions, (at, i) => ({ position: Number(at), distance: distances[i] }));
-    } finally {
-      engine.free(found);
-      engine.free(all);
-    }
+    const count = Math.min(k, codes.length / length);
+    const { positions, distances } = new Search(this.#engine).nearest(codes, query, length, count);
+    return Array.from(positions, (position, i) => ({ position, distance: distances[i] }));
   }
 
   free() {
@@ -187,19 +175,64 @@ class Model {
   }
 
   #check(status) {
-    if (status !== 0) throw new Error(this.#text(this.#engine.burn_last_error()));
+    check(this.#engine, status);
   }
 
   #allocate(size) {
-    const address = this.#engine.malloc(Math.max(size, 1));
-    if (!address) throw new Error("out of memory");
-    return address;
+    return allocated(this.#engine, size);
   }
 
   #text(address) {
-    const bytes = new Uint8Array(this.#engine.memory.buffer, address);
-    return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+    return textAt(this.#engine, address);
   }
+}
+
+class Search {
+  #engine;
+
+  constructor(engine) {
+    this.#engine = engine;
+  }
+
+  nearest(codes, queries, length, k) {
+    const engine = this.#engine;
+    const [count, asked] = [codes.length / length, queries.length / length];
+    if (!k || !asked) return { positions: new Uint32Array(0), distances: new Uint32Array(0) };
+    const all = allocated(engine, codes.length + queries.length);
+    let found = 0;
+    try {
+      found = allocated(engine, 12 * k * asked); // positions, 8 bytes each, and distances
+      const memory = new Uint8Array(engine.memory.buffer);
+      memory.set(codes, all);
+      memory.set(queries, all + codes.length);
+      const distances = found + 8 * k * asked;
+      const wanted = [0, all, count, length, all + codes.length, asked, k, found, distances];
+      check(engine, engine.burn_nearest(...wanted));
+      const halves = new Uint32Array(engine.memory.buffer, found, 2 * k * asked);
+      return {
+        positions: Uint32Array.from({ length: k * asked }, (_, i) => halves[2 * i]),
+        distances: new Uint32Array(engine.memory.buffer, distances, k * asked).slice(),
+      };
+    } finally {
+      engine.free(found);
+      engine.free(all);
+    }
+  }
+}
+
+function check(engine, status) {
+  if (status !== 0) throw new Error(textAt(engine, engine.burn_last_error()));
+}
+
+function allocated(engine, size) {
+  const address = engine.malloc(Math.max(size, 1));
+  if (!address) throw new Error("out of memory");
+  return address;
+}
+
+function textAt(engine, address) {
+  const bytes = new Uint8Array(engine.memory.buffer, address);
+  return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
 }
 
 // The engine has found the file to be sound. Its own JSON allows no more than JavaScript's.
@@ -221,20 +254,32 @@ function ranked(names, scores) {
 }
 
 export function prepare(image, imageSize) {
-  let photo = overWhite(image);
-  if (!imageSize) return photo;
+  if (!imageSize) return overWhite(image);
+  let photo = isOpaque(image) ? image : overWhite(image);
   const most = 4 * Math.min(photo.width, photo.height); // not to enlarge only to crop
   photo = centre(photo, Math.min(photo.width, most), Math.min(photo.height, most));
+  const { resize, size } = imageSize;
   const short = Math.min(photo.width, photo.height);
-  if (short !== imageSize.resize) {
-    const scaled = (side) =>
-      Math.max(imageSize.resize, roundHalfEven(side * (imageSize.resize / short)));
-    photo = resized(photo, scaled(photo.width), scaled(photo.height));
-  }
-  return centre(photo, imageSize.size, imageSize.size);
+  if (short === resize) return overWhite(centre(photo, size, size));
+  const scaled = (side) => Math.max(resize, roundHalfEven(side * (resize / short)));
+  return resizedCentre(photo, scaled(photo.width), scaled(photo.height), size);
 }
 
-function overWhite(image) {
+// Returns a part of an image, with as many bytes a pixel.
+export function cut(image, top, left, height, width) {
+  const channels = channelsOf(image);
+  if (width === image.width && height === image.height) return image;
+  const data = new Uint8Array(channels * width * height);
+  for (let y = 0; y < height; ++y) {
+    const begin = channels * ((top + y) * image.width + left);
+    const row = image.data.subarray(begin, begin + channels * width);
+    data.set(row, channels * y * width);
+  }
+  return { data, width, height };
+}
+
+// Returns the number of bytes a pixel of an image that is sound.
+function channelsOf(image) {
   const { data, width, height } = image ?? {};
   const inRange = (side) => Number.isInteger(side) && side >= 1;
   if (!inRange(width) || !inRange(height) || width * height > MAX_PIXELS) {
@@ -251,8 +296,19 @@ function overWhite(image) {
         `(RGB or RGBA), not ${bytes ? data.length : typeof data}`,
     );
   }
-  const rgb = new Uint8Array(3 * pixels);
-  const step = data.length / pixels;
+  return data.length / pixels;
+}
+
+function isOpaque(image) {
+  if (channelsOf(image) === 3) return true;
+  for (let at = 3; at < image.data.length; at += 4) if (image.data[at] !== 255) return false;
+  return true;
+}
+
+function overWhite(image) {
+  const step = channelsOf(image);
+  const { data, width, height } = image;
+  const rgb = new Uint8Array(3 * width * height);
   for (let from = 0, to = 0; to < rgb.length; from += step, to += 3) {
     const alpha = step === 4 ? data[from + 3] : 255;
     for (let c = 0; c < 3; ++c) {
@@ -262,39 +318,33 @@ function overWhite(image) {
   return { data: rgb, width, height };
 }
 
-function roundHalfEven(x) {
+export function roundHalfEven(x) {
   const floor = Math.floor(x);
   if (x - floor !== 0.5) return Math.round(x);
   return floor % 2 === 0 ? floor : floor + 1;
 }
 
 function centre(photo, width, height) {
-  if (width === photo.width && height === photo.height) return photo;
   const top = roundHalfEven((photo.height - height) / 2);
   const left = roundHalfEven((photo.width - width) / 2);
-  const data = new Uint8Array(3 * width * height);
-  for (let y = 0; y < height; ++y) {
-    const begin = 3 * ((top + y) * photo.width + left);
-    data.set(photo.data.subarray(begin, begin + 3 * width), 3 * y * width);
-  }
-  return { data, width, height };
+  return cut(photo, top, left, height, width);
 }
 
 // Bicubic resampling whose support grows with the scale, first across and then down, with weights
-// in fixed point and rounding to bytes in between: the bytes of the Python engine, which has Pillow
-// do one direction at a time.
-function resized(photo, width, height) {
-  let { data } = photo;
-  if (width !== photo.width) {
-    data = resampled(data, photo.height, 3 * photo.width, 3, photo.width, width);
-  }
-  if (height !== photo.height) {
-    data = transposedResampled(data, width, photo.height, height);
-  }
-  return { data, width, height };
+// in fixed point and rounding to bytes in between: the bytes of the Python engine. Only what the
+// centre of the resized image takes is computed.
+// photo: three bytes a pixel, or four of which the last does not count.
+function resizedCentre(photo, width, height, size) {
+  const across = weightsOf(photo.width, width, size);
+  const down = weightsOf(photo.height, height, size);
+  const top = down[0].first;
+  const bottom = down[size - 1].first + down[size - 1].weights.length;
+  const lines = resampledAcross(photo, across, top, bottom - top);
+  return { data: resampledDown(lines, 3 * size, down, top), width: size, height: size };
 }
 
-const FIXED = 2 ** 22; // a weight of 1: 8 bits of a byte and 2 of overshoot are left of 32
+const FIXED_BITS = 22; // of a weight of 1: 8 bits of a byte and 2 of overshoot are left of 32
+const HALF = 2 ** (FIXED_BITS - 1);
 
 function bicubic(x) {
   const a = -0.5;
@@ -304,20 +354,22 @@ function bicubic(x) {
   return 0;
 }
 
-// For each output position, the first input position and the weights of those that it takes.
-function weightsOf(from, to) {
+// For each of `size` output positions in the middle of `to`, the first input position and the
+// weights of those that it takes.
+function weightsOf(from, to, size) {
   const scale = from / to;
   const stretch = Math.max(scale, 1);
   const support = 2 * stretch;
-  return Array.from({ length: to }, (_, i) => {
-    const middle = (i + 0.5) * scale;
+  const begin = roundHalfEven((to - size) / 2);
+  return Array.from({ length: size }, (_, i) => {
+    const middle = (begin + i + 0.5) * scale;
     const first = Math.max(Math.trunc(middle - support + 0.5), 0);
     const end = Math.min(Math.trunc(middle + support + 0.5), from);
     const weights = [];
     for (let x = first; x < end; ++x) weights.push(bicubic((x - middle + 0.5) / stretch));
     const sum = weights.reduce((a, b) => a + b, 0);
     const fixed = weights.map((w) => {
-      const scaled = (w / sum) * FIXED;
+      const scaled = (w / sum) * 2 ** FIXED_BITS;
       return Math.trunc(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
     });
     return { first, weights: Int32Array.from(fixed) };
@@ -325,35 +377,40 @@ function weightsOf(from, to) {
 }
 
 function toByte(sum) {
-  return Math.min(Math.max(Math.floor((sum + FIXED / 2) / FIXED), 0), 255);
+  return Math.min(Math.max(sum >> FIXED_BITS, 0), 255);
 }
 
-function resampled(data, rows, rowBytes, channels, from, to) {
-  const all = weightsOf(from, to);
-  const out = new Uint8Array(rows * to * channels);
-  let at = 0;
-  for (let y = 0; y < rows; ++y) {
+// Returns some rows, resampled to three bytes a pixel.
+function resampledAcross({ data, width, height }, all, top, rows) {
+  const step = data.length / (width * height);
+  const out = new Uint8Array(3 * rows * all.length);
+  let to = 0;
+  for (let y = top; y < top + rows; ++y) {
     for (const { first, weights } of all) {
-      const begin = y * rowBytes + first * channels;
-      for (let c = 0; c < channels; ++c) {
-        let sum = 0;
-        for (let k = 0; k < weights.length; ++k) sum += data[begin + c + k * channels] * weights[k];
-        out[at++] = toByte(sum);
+      let at = (y * width + first) * step;
+      let [red, green, blue] = [HALF, HALF, HALF];
+      for (let k = 0; k < weights.length; ++k, at += step) {
+        red += Math.imul(data[at], weights[k]);
+        green += Math.imul(data[at + 1], weights[k]);
+        blue += Math.imul(data[at + 2], weights[k]);
       }
+      out[to++] = toByte(red);
+      out[to++] = toByte(green);
+      out[to++] = toByte(blue);
     }
   }
   return out;
 }
 
-function transposedResampled(data, width, from, to) {
-  const rowBytes = 3 * width;
-  const out = new Uint8Array(to * rowBytes);
-  const sums = new Float64Array(rowBytes);
-  weightsOf(from, to).forEach(({ first, weights }, y) => {
-    sums.fill(0);
+// data: the rows from `top` on.
+function resampledDown(data, rowBytes, all, top) {
+  const out = new Uint8Array(all.length * rowBytes);
+  const sums = new Int32Array(rowBytes);
+  all.forEach(({ first, weights }, y) => {
+    sums.fill(HALF);
     weights.forEach((weight, k) => {
-      const row = (first + k) * rowBytes;
-      for (let i = 0; i < rowBytes; ++i) sums[i] += data[row + i] * weight;
+      const row = (first - top + k) * rowBytes;
+      for (let i = 0; i < rowBytes; ++i) sums[i] += Math.imul(data[row + i], weight);
     });
     for (let i = 0; i < rowBytes; ++i) out[y * rowBytes + i] = toByte(sums[i]);
   });
@@ -372,9 +429,9 @@ export async function decode(file) {
     throw new Error(`${file.name ?? "the file"} is not an image that this browser can read`);
   }
   const { width, height } = bitmap;
-  const canvas = new OffscreenCanvas(width, height);
-  // A canvas for drawing multiplies colours by alpha and loses those of transparent pixels.
-  const gl = canvas.getContext("webgl2");
+  // A canvas for drawing multiplies colours by alpha and loses those of transparent pixels, but is
+  // read in a fifth of the time. JPEGs have none.
+  const gl = isJpeg(bytes) ? null : new OffscreenCanvas(width, height).getContext("webgl2");
   const fits = gl && Math.max(width, height) <= gl.getParameter(gl.MAX_TEXTURE_SIZE);
   const data = fits ? readTexture(gl, bitmap) : readCanvas(bitmap);
   bitmap.close();
@@ -386,11 +443,15 @@ export async function decode(file) {
 // orientation of the EXIF data is applied here.
 export function withoutMetadata(bytes) {
   const starts = (...values) => values.every((value, i) => value === null || bytes[i] === value);
-  if (starts(0xff, 0xd8)) return withoutSegments(bytes);
+  if (isJpeg(bytes)) return withoutSegments(bytes);
   if (starts(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a)) return withoutAncillary(bytes);
   const size = [null, null, null, null];
   if (starts(0x52, 0x49, 0x46, 0x46, ...size, 0x57, 0x45, 0x42, 0x50)) return withoutChunks(bytes);
   return { bytes, orientation: 1 };
+}
+
+function isJpeg(bytes) {
+  return bytes[0] === 0xff && bytes[1] === 0xd8;
 }
 
 function joined(parts) {
@@ -547,7 +608,7 @@ function readTexture(gl, bitmap) {
 
 function readCanvas(bitmap) {
   const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", { willReadFrequently: true });
   context.drawImage(bitmap, 0, 0);
   return context.getImageData(0, 0, bitmap.width, bitmap.height).data;
 }

@@ -1,6 +1,7 @@
 // The panel that learns classes: photographs of each, a classifier that is learned from their
 // features at once, what it says of other photographs, and the packed file with it.
 import { closeCamera, frameOf, holds, openCamera } from "./camera.js";
+import { buttonOf, ignoresDrops, list, paragraph, saves, takesDrops, walks } from "./elements.js";
 import { classify, withClassifier } from "./learn.js";
 import { counted, factsOf, thousands } from "./learned_facts.js";
 import { markup, STYLE } from "./panel_markup.js";
@@ -57,9 +58,7 @@ class Panel {
       tried.value = ""; // so that the same file can be chosen again
     };
     takesDrops(this.#element("trial"), ([file]) => this.#try(file));
-    for (const kind of ["dragover", "drop"]) {
-      addEventListener(kind, (event) => event.preventDefault()); // or it replaces the page
-    }
+    ignoresDrops();
     addEventListener("beforeunload", (event) => {
       if (!this.#isSaved) event.preventDefault();
     });
@@ -141,7 +140,7 @@ class Panel {
     takesDrops(card, (files) => this.#addFiles(made, files));
     holds(card.querySelector(".hold"), () => this.#addFrame(made));
     card.querySelector(".hold").hidden = !this.#camera;
-    walks(card.querySelector(".photos"));
+    walks(card.querySelector(".photos"), { presses: ["Delete", "Backspace"] });
     this.#classes.push(made);
     this.#element("classes").append(card);
     label(made);
@@ -436,11 +435,7 @@ class Panel {
       this.#problem(error.message);
       return;
     }
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([bytes], { type: "application/octet-stream" }));
-    link.download = "mine.bnn";
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    saves(new Blob([bytes], { type: "application/octet-stream" }), "mine.bnn");
     this.#isSaved = true;
   }
 }
@@ -460,73 +455,4 @@ function label({ name, photos, card }) {
   number.title = counted(photos.length, "photograph");
   list.hidden = !photos.length;
   list.setAttribute("aria-label", `Photographs of ${name || "this class"}`);
-}
-
-// Has the arrows move among the buttons of a list, which is one stop of the tabulator, and Delete
-// press one.
-function walks(list) {
-  list.addEventListener("focusin", ({ target }) => {
-    for (const button of list.querySelectorAll("[tabindex='0']")) button.tabIndex = -1;
-    target.tabIndex = 0;
-  });
-  list.addEventListener("keydown", (event) => {
-    const buttons = [...list.querySelectorAll("button")];
-    const at = buttons.indexOf(event.target);
-    const below = buttons.findIndex(({ offsetTop }) => offsetTop > buttons[0].offsetTop);
-    const row = below < 0 ? buttons.length : below;
-    const to = {
-      ArrowLeft: at - 1,
-      ArrowRight: at + 1,
-      ArrowUp: at - row,
-      ArrowDown: at + row,
-      Home: 0,
-      End: buttons.length - 1,
-    }[event.key];
-    if (to !== undefined) buttons[to]?.focus();
-    else if (event.key === "Delete" || event.key === "Backspace") event.target.click();
-    else return;
-    event.preventDefault();
-  });
-}
-
-function takesDrops(place, take) {
-  let depth = 0; // of elements inside it that the pointer has entered
-  const over = (change) => {
-    depth = change === null ? 0 : depth + change;
-    place.classList.toggle("over", depth > 0);
-  };
-  place.addEventListener("dragenter", () => over(1));
-  place.addEventListener("dragleave", () => over(-1));
-  place.addEventListener("drop", (event) => {
-    over(null);
-    const files = [...event.dataTransfer.files];
-    if (files.length) take(files);
-  });
-}
-
-function buttonOf(text, press) {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.textContent = text;
-  made.onclick = press;
-  return made;
-}
-
-function paragraph(text, kind = "") {
-  const made = document.createElement("p");
-  made.textContent = text;
-  made.className = kind;
-  return made;
-}
-
-function list(sentences) {
-  const made = document.createElement("ul");
-  made.append(
-    ...sentences.map((sentence) => {
-      const item = document.createElement("li");
-      item.textContent = sentence;
-      return item;
-    }),
-  );
-  return made;
 }

@@ -1,17 +1,9 @@
 // What the panel that learns classes consists of, and how it looks. The page around it sets the
-// colours: --card, --text, --quiet, --line, --accent, --on-accent, --bar, --warn; and --top, what
-// covers the upper edge of the window, if anything does.
+// colours of controls.js, --bar, and --top, what covers the upper edge of the window, if anything
+// does.
+import { CONTROLS } from "./controls.js";
 
-export const STYLE = `
-* { box-sizing: border-box; }
-[hidden] { display: none !important; }
-:host { display: block; container-type: inline-size; color: var(--text); }
-h2 { font-size: 1.05rem; line-height: 1.3; margin: 0 0 .5rem; font-family: inherit; }
-p { margin: .25rem 0; }
-.quiet { color: var(--quiet); font-size: .9rem; }
-.warning { color: var(--warn); }
-.hide { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%);
-  white-space: nowrap; }
+export const STYLE = `${CONTROLS}
 .panel { display: grid; gap: 1rem; align-items: start; grid-template-columns: minmax(0, 1fr); }
 .teaching, .classes { display: grid; gap: .75rem; grid-template-columns: minmax(0, 1fr); }
 /* Where it is narrow, what the camera sees stays in sight while it takes photographs. */
@@ -34,18 +26,10 @@ section, .class { background: var(--card); border: 1px solid var(--line); border
   border-radius: 0 0 .4rem .4rem; font-weight: 600; white-space: nowrap; overflow: hidden;
   text-overflow: ellipsis; min-height: 2rem; }
 .class.over, #trial.over { outline: 2px dashed var(--accent); outline-offset: -4px; }
-.row { display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
 .class header { display: flex; gap: .5rem; align-items: center; margin-bottom: .6rem; }
 .class header input { flex: 1; min-width: 0; font: inherit; font-weight: 600; padding: .3rem .5rem;
   border: 1px solid var(--line); border-radius: .4rem; background: transparent; color: inherit; }
-button, .file { font: inherit; padding: .4rem .75rem; border-radius: .4rem; cursor: pointer;
-  border: 1px solid var(--line); background: var(--card); color: var(--text); min-height: 2.5rem; }
-button.main { background: var(--accent); color: var(--on-accent); border-color: transparent; }
-button:disabled { opacity: .5; cursor: default; }
 button.hold { touch-action: none; user-select: none; -webkit-user-select: none; }
-.file { display: inline-flex; align-items: center; position: relative; }
-.file input { position: absolute; width: 1px; height: 1px; opacity: 0; }
-:focus-visible, .file:focus-within { outline: 2px solid var(--accent); outline-offset: 2px; }
 .photos { display: flex; flex-wrap: wrap; gap: .3rem; margin: .6rem -.2rem -.2rem; padding: .2rem;
   list-style: none; max-height: 11.7rem; overflow-y: auto; }
 .photos button { padding: 0; min-height: 0; border: 0; background: none; display: block;

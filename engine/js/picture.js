@@ -20,13 +20,32 @@ export function drawn({ data, width, height }, canvas) {
 // becomes slow, one with as many pictures does not.
 export function thumbnail(image, most) {
   const whole = drawn(image, document.createElement("canvas"));
-  const small = document.createElement("canvas");
-  const scale = Math.min(1, most / Math.max(image.width, image.height));
-  small.width = Math.max(1, Math.round(image.width * scale));
-  small.height = Math.max(1, Math.round(image.height * scale));
+  const small = Object.assign(document.createElement("canvas"), within(image, most));
   small.getContext("2d").drawImage(whole, 0, 0, small.width, small.height);
   const made = document.createElement("img");
   made.alt = "";
   made.src = small.toDataURL("image/jpeg", QUALITY);
   return made;
+}
+
+// Returns the file of an image no larger than `most` pixels, also in a worker.
+// image: with four bytes for each pixel, as `decode` of index.js gives it.
+export async function smallFile({ data, width, height }, most) {
+  const whole = new OffscreenCanvas(width, height);
+  const pixels = new Uint8ClampedArray(data.buffer, data.byteOffset, data.length);
+  whole.getContext("2d").putImageData(new ImageData(pixels, width, height), 0, 0);
+  const size = within({ width, height }, most);
+  const small = new OffscreenCanvas(size.width, size.height);
+  const context = small.getContext("2d");
+  context.fillStyle = "white"; // behind what is transparent
+  context.fillRect(0, 0, size.width, size.height);
+  context.imageSmoothingQuality = "high";
+  context.drawImage(whole, 0, 0, size.width, size.height);
+  return small.convertToBlob({ type: "image/jpeg", quality: QUALITY });
+}
+
+function within({ width, height }, most) {
+  const scale = Math.min(1, most / Math.max(width, height));
+  const side = (whole) => Math.max(1, Math.round(whole * scale));
+  return { width: side(width), height: side(height) };
 }

@@ -42,8 +42,7 @@ export class Tasks {
 }
 
 // Answers the page's messages, one after the other, in a worker.
-export function serve() {
-  const tasks = new Tasks();
+export function serve(tasks = new Tasks()) {
   let last = Promise.resolve();
   onmessage = ({ data: { id, name, values } }) => {
     const onProgress = (share) => postMessage({ id, share });

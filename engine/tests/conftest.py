@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import packed
+import pages
 from burn_engine import cli
 
 
@@ -49,3 +50,14 @@ def write(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if pages.CHROMIUM is None:
+        pytest.skip("no Chromium")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=pages.CHROMIUM, args=pages.FLAGS)
+        yield started
+        started.close()

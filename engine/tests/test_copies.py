@@ -27,23 +27,9 @@ from burn_engine.appearance import (
     most_bits,
 )
 from burn_engine.copies import Appearances
+from scenes import scene
 
 SEEDS = range(6)
-
-
-def scene(seed, height=SIDE, width=SIDE):
-    """A picture of soft blobs, uint8 (height, width, 3), the same at any size."""
-    random = np.random.default_rng(seed)
-    down, right = np.meshgrid(
-        (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width, indexing="ij"
-    )
-    total = np.zeros((height, width, 3))
-    for _ in range(60):
-        y, x = random.random(2)
-        size = random.uniform(0.03, 0.12)
-        blob = np.exp(-((down - y) ** 2 + (right - x) ** 2) / size**2)
-        total += blob[..., None] * random.uniform(-90, 90, 3)
-    return np.clip(128 + total, 0, 255).astype(np.uint8)
 
 
 def ppm(pixels):

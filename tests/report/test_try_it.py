@@ -227,7 +227,8 @@ def test_what_learns_fits_and_has_the_pages_colours(browser: Any, folder: Path, 
     visit.goto((folder / "page.html").as_uri())
     visit.locator("#add").wait_for()
     assert visit.evaluate("document.documentElement.scrollWidth") == width
-    roles = set(re.findall(r"var\((--[\w-]+)\)", page_file("panel_markup.js").decode()))
+    styles = [page_file(name).decode() for name in ("panel_markup.js", "controls.js")]
+    roles = set(re.findall(r"var\((--[\w-]+)\)", "".join(styles)))
     roles.remove("--share")  # of an answer
     unset = visit.evaluate(
         "(names) => { const style = getComputedStyle(document.querySelector('.teach'));"

@@ -6,6 +6,9 @@ or cropped, so the codes of an image that was altered in these ways are compared
 others. Where few bits differ, the differences of finer blurs are compared, aligned by the way
 that was found. Brightness and contrast change none of these, and compression hardly anything.
 
+Sums are of whole numbers that the floats hold exactly, or of four numbers in a fixed order, so that
+every machine, and JavaScript (engine/js/appearance.js), finds the same bits.
+
 The features of a binary network were tried for this and are not used: docs/guide/duplicates.md.
 """
 
@@ -34,8 +37,9 @@ _COARSE, _FINE = (5, 15), (3, 7)  # sides of the two blurs whose difference is t
 _ACROSS = 25  # samples along the disc's diameter
 _ZOOM = 0.8  # side of the middle that a cropped copy shows
 _MIDDLE = 512  # pixels of each side in which sharpness is measured
-_LARGEST = 2.0  # fine differences count at most this many times their median
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+_LARGEST = 2  # fine differences count at most this many times their median
+_STEPS = 1024  # to which that median is divided
+_LUMA = np.array([299, 587, 114], np.float32)  # in thousandths
 
 
 class Alteration(NamedTuple):
@@ -109,9 +113,9 @@ def appearance(photo: NDArray[np.uint8] | Floats) -> Appearance:
     """
     height, width = photo.shape[:2]
     top, left = max(0, (height - _MIDDLE) // 2), max(0, (width - _MIDDLE) // 2)
-    middle = _grey(_bytes(photo[top : top + _MIDDLE, left : left + _MIDDLE]))
+    middle = _thousandths(_bytes(photo[top : top + _MIDDLE, left : left + _MIDDLE]))
     steps = [np.abs(np.diff(middle, axis=axis)) for axis in (0, 1)]
-    sharpness = sum(float(step.mean()) for step in steps if step.size)
+    sharpness = sum(float(step.mean(dtype=np.float64)) for step in steps if step.size) / 1000
     # Before it is shrunk: half a pixel of 64 by which mirrored copies are moved costs agreement.
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
@@ -119,7 +123,7 @@ def appearance(photo: NDArray[np.uint8] | Floats) -> Appearance:
     small = prepare(square, ImageSize(SIDE, SIDE))
     digest = hashlib.blake2b(small.tobytes(), digest_size=16, key=f"{height} {width}".encode())
     return Appearance(
-        np.rint(_grey(small)).astype(np.uint8),
+        np.rint(_thousandths(small) / np.float32(1000)).astype(np.uint8),
         digest.digest(),
         height,
         width,
@@ -144,8 +148,7 @@ def altered_codes(squares: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """
     found = np.empty((len(squares), len(ALTERATIONS), CODE_BYTES), np.uint8)
     for at, details in enumerate(_details(squares, _COARSE)):
-        taps = details.ravel()[_POSITIONS]
-        found[at] = _packed(np.einsum("atp,atp->ap", taps, _WEIGHTS))
+        found[at] = _packed(_weighted(details.ravel()[_POSITIONS], _WEIGHTS))
     return found
 
 
@@ -164,9 +167,10 @@ def agreements(
         ways: Position of the alteration of each pair among ALTERATIONS, (n,).
     """
     details = _details(squares, _FINE)
-    a = _unit(_sampled(details[altered], ways))
-    b = _unit(_sampled(details, np.full(len(squares), UNALTERED)))[others]
-    return np.einsum("np,np->n", a, b)
+    a = _in_steps(_sampled(details[altered], ways))
+    b = _in_steps(_sampled(details, np.full(len(squares), UNALTERED)))[others]
+    both = _products(a, b) / (_lengths(a) * _lengths(b))
+    return both.astype(np.float32)
 
 
 def are_copies(agreement: Floats, ways: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -190,7 +194,8 @@ def _bytes(photo: NDArray[np.uint8] | Floats) -> NDArray[np.uint8]:
     return photo.astype(np.uint8, copy=False)
 
 
-def _grey(pixels: NDArray[np.uint8]) -> Floats:
+def _thousandths(pixels: NDArray[np.uint8]) -> Floats:
+    """Return the grey of pixels, in thousandths of a byte."""
     return pixels @ _LUMA
 
 
@@ -248,10 +253,15 @@ _POSITIONS, _WEIGHTS = _taps()
 def _sampled(details: Floats, ways: NDArray[np.int64]) -> Floats:
     """Return the samples of images, each altered in a way of its own, float32 (n, points)."""
     flat = details.reshape(len(details), -1)
-    rows = np.arange(len(flat))[:, None]
-    found = np.zeros((len(flat), _POINTS.shape[1]), np.float32)
-    for tap in range(4):
-        found += flat[rows, _POSITIONS[ways, tap]] * _WEIGHTS[ways, tap]
+    rows = np.arange(len(flat))[:, None, None]
+    return _weighted(flat[rows, _POSITIONS[ways]], _WEIGHTS[ways])
+
+
+def _weighted(taps: Floats, weights: Floats) -> Floats:
+    """Return the sums of four pixels with weights, float32 (n, points), of two (n, 4, points)."""
+    found = np.zeros((len(taps), taps.shape[2]), np.float32)
+    for tap in range(4):  # in this order, each product rounded
+        found += taps[:, tap] * weights[:, tap]
     return found
 
 
@@ -260,12 +270,24 @@ def _packed(samples: Floats) -> NDArray[np.uint8]:
     return np.pad(found, ((0, 0), (0, CODE_BYTES - found.shape[1])))
 
 
-def _unit(samples: Floats) -> Floats:
-    """Return samples of mean 0 and length 1; large ones, such as those of text, are cut off.
+def _in_steps(samples: Floats) -> NDArray[np.float64]:
+    """Return samples in steps of their median, whole numbers; large ones, as of text, are cut off.
 
     Those of an image without details become 0, so that it agrees with nothing.
     """
-    usual = np.median(np.abs(samples), axis=1, keepdims=True) + 0.5
+    usual = np.median(np.abs(samples), axis=1, keepdims=True) + np.float32(0.5)
     cut = np.clip(samples / usual, -_LARGEST, _LARGEST)
-    cut -= cut.mean(axis=1, keepdims=True)
-    return cut / (np.linalg.norm(cut, axis=1, keepdims=True) + 1e-3 * cut.shape[1] ** 0.5)
+    return np.rint(cut * np.float32(_STEPS)).astype(np.float64)
+
+
+def _products(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sums of the products of pairs of rows, less their means, times the row's length.
+
+    Both are whole numbers (n, points).
+    """
+    return a.shape[1] * np.einsum("np,np->n", a, b) - a.sum(axis=1) * b.sum(axis=1)
+
+
+def _lengths(a: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the lengths of rows less their means, in the unit of `_products`, and a little."""
+    return np.sqrt(_products(a, a)) + 1e-3 * _STEPS * a.shape[1]

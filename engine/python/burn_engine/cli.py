@@ -24,7 +24,7 @@ from burn_engine import (
     copies_command,
     find_commands,
     learn_command,
-    teach_command,
+    page_commands,
 )
 from burn_engine.bench import Times, measure, report
 from burn_engine.errors import in_file
@@ -255,7 +255,7 @@ def _parser() -> argparse.ArgumentParser:
     cluster_command.add_to(commands)
     copies_command.add_to(commands)
     learn_command.add_to(commands)
-    teach_command.add_to(commands)
+    page_commands.add_to(commands)
     return parser
 
 

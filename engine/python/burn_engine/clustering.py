@@ -1,9 +1,14 @@
-"""Groups of similar images: spherical k-means on features of length 1."""
+"""Groups of similar images: spherical k-means on features of length 1.
+
+Features and centres are rounded to whole numbers, which changes cosines by 1e-4. All sums of their
+products are then exact, so that every machine, and JavaScript (engine/js/clustering.js), makes the
+same groups whatever the order in which it adds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +20,7 @@ from burn_engine.vectors import normalized
 MOST_ROUNDS = 50
 _MOST_GROUPS = 100  # that are made if nobody says how many
 _AT_ONCE = 8192  # images that are compared with all centres at once
+_LENGTH = 2048  # of the whole features; their products are below 2^24, which float32 holds exactly
 
 
 class Clusters(NamedTuple):
@@ -42,8 +48,7 @@ def cluster(
 ) -> Clusters:
     """Divide images into groups of similar ones by spherical k-means.
 
-    The first centres are drawn by k-means++. The same input and seed give the same groups on the
-    same machine.
+    The first centres are drawn by k-means++. The same input and seed give the same groups.
 
     Args:
         vectors: Features or embeddings, floats (n, d).
@@ -78,54 +83,79 @@ def cluster(
         raise ValueError(
             f"k {shown(k)} is not a number of groups from 1 to {len(given)}, the images"
         )
-    units = normalized(given)
-    centres = _drawn(units, int(count), np.random.default_rng(seed))
-    labels, cosines = _nearest(units, centres)
+    images = _whole(normalized(given))
+    centres = _drawn(images, int(count), _random(int(seed)))
+    labels, products = _nearest(images, centres)
     for done in range(MOST_ROUNDS):
         progress(done)
         sums = np.zeros(centres.shape, np.float64)
-        np.add.at(sums, labels, units)
-        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-        kept = lengths[:, 0] > 1e-6  # an empty group keeps its centre
-        centres[kept] = (sums[kept] / lengths[kept]).astype(np.float32)
+        np.add.at(sums, labels, images)
+        kept = sums.any(axis=1)  # an empty group keeps its centre
+        lengths = np.sqrt(_squares(sums[kept]))[:, None]
+        centres[kept] = _whole(sums[kept] / lengths)
         before = labels
-        labels, cosines = _nearest(units, centres)
+        labels, products = _nearest(images, centres)
         if (labels == before).all():
             break
+    cosines = products / np.sqrt(_squares(images) * _squares(centres)[labels])
     sizes = np.bincount(labels, minlength=len(centres))
     place = np.empty(len(sizes), np.int64)
     place[np.argsort(-sizes, kind="stable")] = np.arange(len(sizes))
-    return Clusters(place[labels], cosines)
+    return Clusters(place[labels], cosines.astype(np.float32))
 
 
-def _drawn(units: Floats, count: int, random: np.random.Generator) -> Floats:
+def _random(seed: int) -> Iterator[float]:
+    """Yield random numbers, at least 0 and less than 1: the upper half of Knuth's MMIX."""
+    state = seed % 2**64
+    while True:
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        yield (state >> 32) / 2**32
+
+
+def _whole(units: NDArray[np.floating[Any]]) -> Floats:
+    """Return vectors of length 1 as whole numbers of about _LENGTH."""
+    return np.rint(units * _LENGTH).astype(np.float32)
+
+
+def _squares(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return the squares of the lengths of rows, (n,)."""
+    values = rows.astype(np.float64)
+    return np.einsum("nd,nd->n", values, values)
+
+
+def _drawn(images: Floats, count: int, random: Iterator[float]) -> Floats:
     """Return centres: images drawn with a chance that grows with their distance from the others.
 
     Of a few that are drawn each time, the one is kept to which most of the distance is due.
     """
-    chosen = [int(random.integers(len(units)))]
-    distance = _distances(units, units[chosen])[:, 0]
+    squares = _squares(images)
+    chosen = [int(next(random) * len(images))]
+    distance = _distances(images, squares, chosen)[:, 0]
     tries = 2 + int(np.log(count))
     while len(chosen) < count and (total := distance.sum()) > 0:
-        drawn = random.choice(len(units), tries, p=distance / total)
-        left = np.minimum(distance[:, None], _distances(units, units[drawn]))
+        places = [next(random) * total for _ in range(tries)]
+        drawn = np.searchsorted(distance.cumsum(), places, side="right")
+        left = np.minimum(distance[:, None], _distances(images, squares, drawn.tolist()))
         best = int(left.sum(axis=0).argmin())
         chosen.append(int(drawn[best]))
         distance = left[:, best]
-    return units[chosen].copy()
+    return images[chosen].copy()
 
 
-def _distances(units: Floats, centres: Floats) -> NDArray[np.float64]:
-    """Return 1 - cosine, float64 (n, m); what float32 rounds to above 0 is 0."""
-    found = 1 - (units @ centres.T).astype(np.float64)
-    return np.where(found < 1e-6, 0, found)
+def _distances(
+    images: Floats, squares: NDArray[np.float64], others: list[int]
+) -> NDArray[np.float64]:
+    """Return the squares of the distances of all images from some, (n, m)."""
+    products = (images @ images[others].T).astype(np.float64)
+    return squares[:, None] + squares[others] - 2 * products
 
 
-def _nearest(units: Floats, centres: Floats) -> tuple[NDArray[np.int64], Floats]:
-    labels, cosines = np.empty(len(units), np.int64), np.empty(len(units), np.float32)
-    for begin in range(0, len(units), _AT_ONCE):
+def _nearest(images: Floats, centres: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Return the nearest centre of each image and its product with it, both (n,)."""
+    labels, products = np.empty(len(images), np.int64), np.empty(len(images), np.float32)
+    for begin in range(0, len(images), _AT_ONCE):
         part = slice(begin, begin + _AT_ONCE)
-        between = units[part] @ centres.T
+        between = images[part] @ centres.T
         labels[part] = between.argmax(axis=1)
-        cosines[part] = between.max(axis=1)
-    return labels, cosines
+        products[part] = between.max(axis=1)
+    return labels, products

@@ -1,4 +1,4 @@
-"""`burn-engine teach`: a page that learns classes in a browser, with all that it needs inside."""
+"""`burn-engine teach` and `browse`: pages for a browser, with all that they need inside."""
 
 from __future__ import annotations
 
@@ -16,47 +16,67 @@ from burn_engine.pretrained import find, read_model
 from burn_engine.terminal import add_base, output, printable
 from burn_engine.whole_file import whole_file
 
-# Of the package's page, which lies beside its files.
+# Of the package's pages, which lie beside their files.
 _POLICY = "script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval'; worker-src 'self' blob:"
 _OPENING = '<script type="application/json" id="files">'
-_CODE = '<script type="module" id="code" src="teach.js"'
+_STYLE = '<link rel="stylesheet" href="page.css">'
+_ONE_FILE = (
+    "It is one HTML file with network and engine inside, which needs no server and sends nothing "
+    "anywhere."
+)
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser's commands."""
-    parser = commands.add_parser(
+    """Add the commands to the parser's commands."""
+    teach = commands.add_parser(
         "teach",
         help="write a page that learns classes in a browser",
         description="Write a page that learns a classifier from a few photographs of each class, "
-        "given as files or taken with the camera, and recognizes others at once. It is one HTML "
-        "file with network and engine inside, which needs no server and sends nothing anywhere.",
+        f"given as files or taken with the camera, and recognizes others at once. {_ONE_FILE}",
     )
-    parser.add_argument("out", metavar="OUT", help="the page to write, such as teach.html")
-    add_base(parser)
-    parser.set_defaults(run=_teach)
+    teach.add_argument("out", metavar="OUT", help="the page to write, such as teach.html")
+    add_base(teach)
+    teach.set_defaults(run=_write, page="teach")
+    browse = commands.add_parser(
+        "browse",
+        help="write a page that finds copies and similar photographs in a browser",
+        description="Write a page that looks at photographs of a folder, and shows which are "
+        "copies of one another, groups of similar ones, and those that are most similar to one. "
+        f"{_ONE_FILE}",
+    )
+    browse.add_argument("out", metavar="OUT", help="the page to write, such as photos.html")
+    add_base(browse)
+    browse.set_defaults(run=_write, page="photos")
 
 
-def teaching_page(network: bytes, name: str) -> bytes:
-    """Return the page, in UTF-8, with a network and the engine inside.
+def whole_page(page: str, network: bytes, name: str) -> bytes:
+    """Return a page, in UTF-8, with a network and the engine inside.
 
     Args:
+        page: Name of the package's page and of its script, such as "teach".
         network: The packed file.
         name: What the page calls it.
 
     Raises:
         ValueError: The package was installed without its module for pages.
     """
-    page = page_file("teach.html").decode().replace("\r\n", "\n")
-    code = page_code(page_file("teach.js").decode())
+    text = _text(f"{page}.html")
+    code = page_code(_text(f"{page}.js"))
     octets = "application/octet-stream"
     engine = _data(octets, page_file("burn_engine.wasm"))
     inside = {"name": name, "network": _data(octets, network), "engine": engine}
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     policy = f"script-src 'sha256-{digest}' 'wasm-unsafe-eval'; worker-src blob:"
-    assert _POLICY in page
-    page = page.replace(_POLICY, policy)
-    page = _with(page, _OPENING, _OPENING, json.dumps(inside).replace("<", "\\u003c"))
-    return _with(page, _CODE, '<script type="module" id="code">', code).encode()
+    for old, new in ((_POLICY, policy), (_STYLE, f"<style>\n{_text('page.css')}</style>")):
+        assert old in text, old
+        text = text.replace(old, new)
+    text = _with(text, _OPENING, _OPENING, json.dumps(inside).replace("<", "\\u003c"))
+    begin = f'<script type="module" id="code" src="{page}.js"'
+    return _with(text, begin, '<script type="module" id="code">', code).encode()
+
+
+def _text(name: str) -> str:
+    return page_file(name).decode().replace("\r\n", "\n")
 
 
 def _data(kind: str, data: bytes) -> str:
@@ -71,7 +91,7 @@ def _with(page: str, begin: str, opening: str, content: str) -> str:
     return before + opening + content + closing + after
 
 
-def _teach(options: argparse.Namespace) -> None:
+def _write(options: argparse.Namespace) -> None:
     out, base = path_of(options.out), options.base
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{out} is not the name of a page: end it in .html")
@@ -80,7 +100,7 @@ def _teach(options: argparse.Namespace) -> None:
         network = read_model(base)
         if parse_program(network).image is None:
             raise ModelError("it does not say how photographs become its images, so no page can")
-    page = teaching_page(network, _name(base))
+    page = whole_page(options.page, network, _name(base))
     with whole_file(out) as file:
         file.write(page)
     with output():
