@@ -33,6 +33,11 @@ class Background {
     return this.#makeWorker !== null;
   }
 
+  // Whether the worker with the network is no more, as when its memory did not suffice.
+  get hasEnded() {
+    return Boolean(this.#network.hasEnded);
+  }
+
   async open(network, wasm) {
     Object.assign(this, await this.#network.ask("open", [network, wasm]));
   }
@@ -72,7 +77,8 @@ class Background {
       return await other.ask(name, values, onProgress);
     } finally {
       signal?.removeEventListener("abort", stop);
-      if (!other.hasEnded) this.#other = other;
+      if (this.#other) other.end(new Error("it is not needed any more"));
+      else if (!other.hasEnded) this.#other = other;
     }
   }
 }

@@ -15,7 +15,7 @@ export function cluster(features, { k, seed = 0, onProgress } = {}) {
   const count = features.length;
   if (!count) throw new Error("there are no images to divide into groups");
   if (!Number.isSafeInteger(seed) || seed < 0) {
-    throw new Error(`seed ${seed} is not an integer of at least 0`);
+    throw new Error(`seed ${seed} is not an integer from 0 to ${Number.MAX_SAFE_INTEGER}`);
   }
   const groups = k ?? usualNumber(count);
   if (!Number.isInteger(groups) || groups < 1 || groups > count) {

@@ -53,12 +53,12 @@ export function factsOf(learned, { hasFrames, empty, milliseconds }) {
 // What was learned from, where there was a choice.
 function featuresOf(maps) {
   if (maps?.accuracies.several === undefined) return [];
-  const { widths, factors, accuracies } = maps;
+  const { factors, accuracies } = maps;
   const text = factors
-    ? `Features: those of the network's last ${widths.length} blocks; with the last one's alone ` +
-      `the accuracy is ${percent(accuracies.last)}.`
-    : "Features: those of the network's last block alone; with the last " +
-      `${widths.length} blocks' the accuracy is ${percent(accuracies.several)}.`;
+    ? "Learned from several maps of the network; from its last map alone the accuracy is " +
+      `${percent(accuracies.last)}.`
+    : "Learned from the network's last map; from several maps the accuracy is " +
+      `${percent(accuracies.several)}.`;
   return [{ text, kind: "quiet" }];
 }
 

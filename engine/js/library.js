@@ -14,24 +14,26 @@ export async function openLibrary({ network, wasm, makeWorker }) {
   const half = Math.ceil((navigator.hardwareConcurrency || 1) / 2);
   const more = readers[0].isBeside ? Math.min(MOST_READERS, half) - 1 : 0;
   readers.push(...(await Promise.all(Array.from({ length: more }, open))));
-  return new Library(readers, wasm);
+  return new Library(readers, wasm, open);
 }
 
 class Library {
   #readers;
   #wasm;
+  #open;
   #known = new Map(); // paths of the files that it has, by their size, time and name
   #units = null; // features of length 1, once they are asked for
   photos = []; // {file, path, small, width, height, bytes, features, seen}
 
-  constructor(readers, wasm) {
+  constructor(readers, wasm, open) {
     this.#readers = readers;
     this.#wasm = wasm;
+    this.#open = open;
     this.imageSize = readers[0].imageSize;
   }
 
-  // Reads files that it does not have yet. Returns a sentence for each that cannot be read, and how
-  // many it has already.
+  // Reads files that it does not have yet. Returns a sentence for each that cannot be read, how many
+  // it has already, and how many it has not read because it was stopped.
   // onRead: is told how many are done. signal: stops it; what is read stays.
   async read(files, { signal, onRead }) {
     const fresh = files.filter((file) => this.#isNew(file));
@@ -39,11 +41,12 @@ class Library {
     const unread = [];
     let done = 0;
     const queue = fresh.entries();
-    const readOn = async (reader) => {
+    const readOn = async (_, at) => {
       for (const [i, file] of queue) {
         if (signal.aborted) return;
         try {
-          photos[i] = this.#photo(file, await reader.ask("look", [file]));
+          if (this.#readers[at].hasEnded) this.#readers[at] = await this.#open();
+          photos[i] = this.#photo(file, await this.#readers[at].ask("look", [file]));
         } catch (error) {
           const { name } = file;
           const { message } = error;
@@ -58,7 +61,7 @@ class Library {
     fresh.forEach((file, i) => photos[i] || this.#forget(file));
     this.photos = this.photos.concat(photos.filter(Boolean));
     this.#units = null;
-    return { unread, known: files.length - fresh.length };
+    return { unread, known: files.length - fresh.length, left: fresh.length - done };
   }
 
   // Whether it does not have a file yet, which it has from now on: otherwise a file that is given
@@ -105,8 +108,8 @@ class Library {
   async groups(k, options) {
     const features = this.photos.map((photo) => photo.features);
     const { labels, centrality } = await this.#ask("groups", [features, k], options);
-    const groups = Array.from({ length: 1 + Math.max(...labels) }, () => []);
-    labels.forEach((label, i) => groups[label].push(i));
+    const groups = [];
+    labels.forEach((label, i) => (groups[label] ??= []).push(i));
     return groups.map((group) =>
       group.sort((a, b) => centrality[b] - centrality[a]).map((i) => this.photos[i]),
     );

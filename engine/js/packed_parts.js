@@ -3,6 +3,7 @@
 
 const ITEM_BYTES = { F32: 4, I16: 2, U8: 1 };
 const MOST_HEADER = 10_000_000; // bytes
+const FORMATS = [1, 2, 3, 4, 5];
 
 // Returns the parts of a packed file, checked for what changing it takes; `load` checks all of it.
 export function takeApart(base) {
@@ -13,14 +14,18 @@ export function takeApart(base) {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes.subarray(8, start));
     const { __metadata__: metadata, ...header } = JSON.parse(text);
     const program = JSON.parse(metadata.bnn);
+    if (!FORMATS.includes(program.format)) throw new Error("format");
     const stored = new Map(
       Object.entries(header).map(([name, { dtype, shape, data_offsets: [begin, end] }]) => {
         const data = bytes.subarray(start + begin, start + end);
-        if (data.length !== end - begin || !(dtype in ITEM_BYTES)) throw new Error(name);
+        const isWhole = Number.isInteger(begin) && data.length === end - begin;
+        if (!isWhole || !Object.hasOwn(ITEM_BYTES, dtype)) throw new Error(name);
         return [name, { dtype, shape, data }];
       }),
     );
     if (program.origin !== undefined && !isObject(program.origin)) throw new Error("origin");
+    if (!program.layers.every(({ name }) => typeof name === "string")) throw new Error("name");
+    JSON.stringify(program); // which must not be nested too deep
     const parts = new Parts(metadata, program, stored);
     parts.channelsOf(parts.features); // which must be there
     return parts;

@@ -5,6 +5,7 @@ import { cluster } from "./clustering.js";
 import { Appearances } from "./copies.js";
 import { decode, load, openSearch } from "./index.js";
 import { smallFile } from "./picture.js";
+import { normalized } from "./vectors.js";
 
 const THUMBNAIL = 240; // pixels
 
@@ -21,6 +22,7 @@ export class PhotoTasks {
     const pixels = await decode(file);
     const features = this.#model.features(pixels);
     if (!features.every(Number.isFinite)) throw new Error("the network's output is not finite");
+    normalized([features]); // which refuses features of length 0
     return { features, seen: appearance(pixels), small: await smallFile(pixels, THUMBNAIL) };
   }
 

@@ -12,8 +12,7 @@ export const STYLE = `${CONTROLS}
 #choice.empty .row { justify-content: center; }
 #doing { position: sticky; bottom: .5rem; z-index: 2; box-shadow: 0 .2rem 1rem #0003; }
 #doing progress { width: 100%; accent-color: var(--accent); }
-#what { flex: 1 1 12rem; min-width: 0; overflow: hidden; text-overflow: ellipsis;
-  white-space: nowrap; }
+#what { flex: 1 1 12rem; min-width: 0; }
 summary { cursor: pointer; }
 details ul { margin: .3rem 0 0; padding-left: 1.1rem; max-height: 12rem; overflow-y: auto;
   overflow-wrap: anywhere; }

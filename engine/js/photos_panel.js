@@ -24,8 +24,9 @@ class Photos {
   #library;
   #works = new Map(); // what is being done, by its kind; the first is shown
   #isReading = false;
-  #unread = [];
+  #unread = new Set(); // sentences
   #copies = []; // {group, kept, isListed} of each group; all but the kept one are listed
+  #wanted = null; // number of groups that was chosen
   #view = { tab: "copies", photo: null };
   #scrolled = new Map(); // by photograph or tab, how far it was scrolled
   #pictures = new Map(); // addresses of small pictures, by photograph
@@ -45,7 +46,10 @@ class Photos {
     };
     const number = this.#element("number");
     number.oninput = () => this.#label(number.value);
-    number.onchange = () => this.#showGroups(Number(number.value));
+    number.onchange = () => {
+      this.#wanted = Number(number.value);
+      this.#showGroups(this.#wanted);
+    };
     this.#element("filter").oninput = () => this.#showAll();
     this.#element("back").onclick = () => history.back();
     for (const tab of TABS) {
@@ -94,7 +98,7 @@ class Photos {
     this.#element("choice").inert = true;
     const before = this.#library.photos.length;
     const began = performance.now();
-    let known = 0;
+    let [known, left] = [0, 0];
     await this.#does("reading", async (signal, tell) => {
       const onRead = (done, all) => {
         const left = ((performance.now() - began) / done) * (all - done);
@@ -102,15 +106,17 @@ class Photos {
         tell(all ? done / all : null, `Read ${thousands(done)} of ${counted(all, "photograph")}${rest}`);
       };
       const result = await this.#library.read(files, { signal, onRead });
-      known = result.known;
-      this.#unread.push(...result.unread);
+      ({ known, left } = result);
+      for (const sentence of result.unread) this.#unread.add(sentence);
     });
     this.#isReading = false;
     this.#element("choice").inert = false;
     this.#showUnread();
     const { length } = this.#library.photos;
-    const read = length ? counted(length, "photograph") : "No photograph was read";
-    this.#count(known ? `${read}; ${counted(known, "was", "were")} there already.` : `${read}.`);
+    const parts = [length ? counted(length, "photograph") : "No photograph was read"];
+    if (known) parts.push(`${counted(known, "was", "were")} there already`);
+    if (left) parts.push(`${counted(left, "was", "were")} not read, since it was stopped`);
+    this.#count(`${parts.join("; ")}.`);
     if (length > before) this.#compute();
   }
 
@@ -122,11 +128,12 @@ class Photos {
 
   #showUnread() {
     const box = this.#element("unread");
-    box.hidden = !this.#unread.length;
+    const { size } = this.#unread;
+    box.hidden = !size;
     box.querySelector("summary").textContent =
-      `Left out: ${counted(this.#unread.length, "file")} that cannot be read`;
-    const lines = this.#unread.slice(0, MOST_UNREAD);
-    const more = this.#unread.length - lines.length;
+      `Left out: ${counted(size, "file")} that cannot be read`;
+    const lines = [...this.#unread].slice(0, MOST_UNREAD);
+    const more = size - lines.length;
     if (more) lines.push(`and ${thousands(more)} more`);
     box.open = lines.length <= 5;
     box.querySelector("ul").replaceChildren(
@@ -138,13 +145,13 @@ class Photos {
     const { photos, usualNumber } = this.#library;
     const number = this.#element("number");
     number.max = Math.min(MOST_GROUPS, photos.length);
-    number.value = usualNumber;
-    this.#label(usualNumber);
+    number.value = this.#wanted ?? usualNumber;
+    this.#label(number.value);
     this.#scrolled.clear();
     this.#element("results").hidden = false;
     this.#show({ tab: this.#view.tab, photo: null });
     this.#findCopies();
-    this.#showGroups(usualNumber);
+    this.#showGroups(Number(number.value));
   }
 
   // Does work of a kind, in place of other work of that kind, and shows its progress. Returns
@@ -241,12 +248,25 @@ class Photos {
       tell(null, what);
       const onProgress = (share) => tell(share, what);
       const groups = await this.#library.copies({ signal, onProgress });
-      this.#copies = groups.map((group) => ({ group, kept: 0, isListed: true }));
+      this.#copies = this.#withDecisions(groups);
       this.#showCopies();
     });
     if (isDone !== false) return;
     facts.textContent = "They were not all compared.";
     this.#content("copies").append(buttonOf("Look for copies", () => this.#findCopies()));
+  }
+
+  // Returns groups with what was decided of their photographs before.
+  #withDecisions(groups) {
+    const before = new Map(
+      this.#copies.flatMap((one) => one.group.map(({ photo }) => [photo, one])),
+    );
+    return groups.map((group) => {
+      const decided = group.map(({ photo }) => before.get(photo)).filter(Boolean);
+      const chosen = decided.filter(({ kept }) => kept).map((one) => one.group[one.kept].photo);
+      const kept = group.findIndex(({ photo }) => chosen.includes(photo));
+      return { group, kept: Math.max(kept, 0), isListed: decided.every((one) => one.isListed) };
+    });
   }
 
   #showCopies() {
@@ -278,15 +298,15 @@ class Photos {
       this.#element("copied").textContent = "";
       figures.forEach((figure, i) => {
         figure.classList.toggle("kept", one.isListed && i === one.kept);
+        figure.classList.toggle("best", i === 0 && one.kept === 0);
       });
     };
-    const check = checkOf("in the list", one.isListed, (isListed) => changed({ isListed }));
+    const check = checkOf("list the others", one.isListed, (isListed) => changed({ isListed }));
     box.querySelector("header").append(check);
     const figures = group.map(({ photo, alteration }, i) => {
       const facts = [sidesOf(photo), sizeOf(photo.bytes)];
       if (alteration) facts.push(alteration);
       const figure = this.#figure(photo, i, facts.join(", "));
-      figure.classList.toggle("best", i === 0);
       figure.append(checkOf("keep", i === one.kept, () => changed({ kept: i }), `kept ${number}`));
       return figure;
     });
@@ -491,6 +511,11 @@ function durationOf(milliseconds) {
   return seconds < 90 ? `about ${Math.ceil(seconds)} s` : `about ${Math.ceil(seconds / 60)} min`;
 }
 
+// Returns a name without what would end its line or turn its direction, unlike that of any other.
 function lineOf(name) {
-  return name.replace(/\p{Cc}/gu, (c) => `\\x${c.charCodeAt(0).toString(16).padStart(2, "0")}`);
+  const odd = /[\\\p{Cc}\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu;
+  return name.replace(odd, (c) => {
+    const code = c.charCodeAt(0).toString(16);
+    return c === "\\" ? "\\\\" : `\\u${code.padStart(4, "0")}`;
+  });
 }

@@ -80,7 +80,7 @@ def test_groups_are_pythons(found, name):
         ({"k": 0}, "k 0 is not a number of groups from 1 to 3, the images"),
         ({"k": 4}, "k 4 is not a number of groups from 1 to 3, the images"),
         ({"k": 1.5}, "k 1.5 is not a number of groups from 1 to 3, the images"),
-        ({"seed": -1}, "seed -1 is not an integer of at least 0"),
+        ({"seed": -1}, "seed -1 is not an integer from 0 to 9007199254740991"),
         ({"features": [[1, 2], [1]]}, "the features of some images are more than those of others"),
         ({"features": [[1, 2], [0, 0]]}, "all features of an image are 0"),
         ({"features": [[1, 2], [1, "nan"]]}, "features are not finite"),

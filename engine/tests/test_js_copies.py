@@ -47,6 +47,22 @@ def ask(tmp_path):
     return asked
 
 
+def test_a_worker_that_ends_costs_one_photograph():
+    script = ENGINE / "tests" / "js" / "library.mjs"
+    done = subprocess.run(
+        ["node", script, ENGINE / "js"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "workers": 5,  # four, and one in place of that which ended
+        "read": 99,
+        "unread": ["7.jpg: out of memory"],
+        "known": 0,
+        "left": 0,
+        "again": 99,
+    }
+
+
 def photo(seed, height=150, width=210):
     """A soft scene with noise, which gives its fine details."""
     noise = np.random.default_rng(seed).integers(-12, 13, (height, width, 3))

@@ -556,7 +556,7 @@ def test_the_output_is_the_base(labelled, write, capsys):
     base = write()
     before = base.read_bytes()
     assert run("learn", labelled, base, "--from", base, "--overwrite") == 2
-    assert "is the network that is learned from" in capsys.readouterr().err
+    assert "is the network itself" in capsys.readouterr().err
     assert base.read_bytes() == before
 
 

@@ -131,7 +131,7 @@ def test_it_finds_what_python_finds(page, folder, photos):
 
 def test_groups_are_taken_off_the_list_and_a_photograph_leads_there_and_back(page, photos):
     give(page, photos)
-    page.get_by_label("in the list").first.uncheck()
+    page.get_by_label("list the others").first.uncheck()
     other = page.locator("#copies .group").nth(1)
     best, copy = names(other)
     other.get_by_label("keep").nth(1).check()
@@ -203,6 +203,25 @@ def test_a_file_in_two_folders_is_a_copy_and_a_file_given_twice_is_none(page, ph
     page.wait_for_selector("#count >> text=2 photographs; 1 was there already.")
     page.wait_for_selector("#copies .group")
     assert sorted(page.locator("#copies .folder").all_inner_texts()) == ["all/second/", "first/"]
+
+
+def test_decisions_stay_when_photographs_are_added(page, photos):
+    give(page, photos)
+    first, second = page.locator("#copies .group").all()
+    first.get_by_label("keep").nth(1).check()
+    second.get_by_label("list the others").uncheck()
+    kept = names(first)[1]
+    Image.fromarray(scene(20, 80, 110)).save(photos[0].parent.parent / "more.png")
+    page.set_input_files("#chosen", photos[0].parent.parent / "more.png")
+    page.wait_for_selector("#count >> text=12 photographs.")
+    page.wait_for_selector("#copies .facts >> text=of 12 photographs")
+    first, second = page.locator("#copies .group").all()
+    assert first.get_by_label("keep").nth(1).is_checked()
+    assert not second.get_by_label("list the others").is_checked()
+    with page.expect_download() as download:
+        page.click("#save")
+    listed = download.value.path().read_text(encoding="utf-8").splitlines()
+    assert sorted(listed) == sorted(name for name in names(first) if name != kept)
 
 
 def test_photographs_can_be_dropped(page, photos):
@@ -297,7 +316,7 @@ def test_a_screen_reader_is_told_what_everything_is(page, photos):
         '- tab "Similar"',
         '- tabpanel "Copies 2":',
         '- heading "3 photographs" [level=2]',
-        '- checkbox "in the list" [checked]',
+        '- checkbox "list the others" [checked]',
         '- button "0.png"',
     ):
         assert part in told, told

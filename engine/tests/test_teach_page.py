@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import numpy as np
@@ -145,14 +146,14 @@ def test_it_learns_from_several_maps_where_python_does(browser, tmp_path, capsys
     if hue == 120:
         assert len(python["layers"]) == 1
         many = percent(accuracies["several"])
-        line = "Features: those of the network's last block alone; with the last 4 blocks' the "
+        line = "Learned from the network's last map; from several maps the "
         assert f"{line}accuracy is {many}." in told
     elif count == 12:
         assert len(python["layers"]) == 4
-        line = "Features: those of the network's last 4 blocks; with the last one's alone the "
+        line = "Learned from several maps of the network; from its last map alone the "
         assert f"{line}accuracy is {percent(accuracies['last'])}." in told
     else:
-        assert "Features:" not in told  # where there was no choice
+        assert "several maps" not in told  # where there was no choice
     (asked,) = photographs(tmp_path, 1, 1, hue)
     page.set_input_files("#tried", str(asked))
     page.wait_for_selector("#found ol")

@@ -203,7 +203,7 @@ def test_it_learns_classes_in_the_page_and_saves_them(page: Any, folder: Path, t
         card.locator("header input").fill(kind)
         card.locator("input[type=file]").set_input_files(paths)
     page.wait_for_selector("#facts >> text=24 photographs")
-    page.wait_for_selector("#facts >> text=the network's last 2 blocks")
+    page.wait_for_selector("#facts >> text=Learned from several maps")
     assert {worker.url.partition(":")[0] for worker in page.workers} == {"blob"}
     page.set_input_files("#tried", kinds["green"][0])
     page.wait_for_selector("#found ol")

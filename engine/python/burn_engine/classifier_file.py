@@ -159,7 +159,7 @@ def check_output(path: Path, base: str | os.PathLike[str], *, overwrite: bool) -
     own = find(base)
     source = path_of(base) if own is None else own.path
     if path.exists() and source.exists() and path.samefile(source):
-        raise ValueError(f"{path} is the network that is learned from: give another name")
+        raise ValueError(f"{path} is the network itself: give another name")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a regular file")
     if path.exists() and not overwrite:
