@@ -406,7 +406,8 @@ def test_outputs_that_cannot_be_written(write, tmp_path, monkeypatch):
     learned = a_classifier(load(base).num_features)
     out = tmp_path / "mine.bnn"
     for path, message in (
-        (base, "the network itself"), (tmp_path, "not a regular file"), (tmp_path / "no/x", "no such"),
+        (base, "the network itself"), (tmp_path, "not a regular file"),
+        (tmp_path / "no/x", "no such"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             write_classifier(base, learned, path, overwrite=True)
