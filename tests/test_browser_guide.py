@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +17,7 @@ import burn_engine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine" / "tests"))
 from packed import random_network
+from pages import serving
 
 ROOT = Path(__file__).parents[1]
 CHROMIUM = next(
@@ -78,15 +76,8 @@ def test_copies_and_groups_are_found_in_node(folder: Path):
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[str]:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format, *args):
-            del format, args
-
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{served.server_address[1]}/page.html"
-        served.shutdown()
+    with serving(folder) as address:
+        yield f"{address}page.html"
 
 
 # What stands in the guide's own text.

@@ -75,21 +75,21 @@ class Model {
 
   constructor(engine, bytes) {
     this.#engine = engine;
-    const file = this.#allocate(bytes.length);
+    const file = allocated(this.#engine, bytes.length);
     new Uint8Array(engine.memory.buffer).set(bytes, file);
     try {
       this.#model = this.#made((result) => engine.burn_load_memory(file, bytes.length, 0, result));
     } finally {
       engine.free(file);
     }
-    this.isa = this.#text(engine.burn_isa(this.#model));
+    this.isa = textAt(this.#engine, engine.burn_isa(this.#model));
     const resize = engine.burn_image_resize(this.#model);
     const size = engine.burn_image_size(this.#model);
     this.imageSize = size > 0 ? { resize, size } : null;
     this.origin = originOf(bytes);
     this.classNames = [];
     for (let i = 0; i < engine.burn_num_classes(this.#model); ++i) {
-      this.classNames.push(this.#text(engine.burn_class_name(this.#model, i)));
+      this.classNames.push(textAt(this.#engine, engine.burn_class_name(this.#model, i)));
     }
   }
 
@@ -108,7 +108,7 @@ class Model {
     const plan = this.#planOf(height, width, layer);
     new Uint8Array(this.#engine.memory.buffer).set(data, plan.input);
     const began = performance.now();
-    this.#check(this.#engine.burn_run(plan.address, plan.input, UINT8, 1, plan.output));
+    check(this.#engine, this.#engine.burn_run(plan.address, plan.input, UINT8, 1, plan.output));
     const milliseconds = performance.now() - began;
     const output = new Float32Array(this.#engine.memory.buffer, plan.output, plan.length).slice();
     return { output, milliseconds };
@@ -136,10 +136,11 @@ class Model {
     if (plan?.height === height && plan.width === width && plan.layer === layer) return plan;
     this.#freePlan();
     const engine = this.#engine;
-    const shape = this.#allocate(12);
+    const shape = allocated(this.#engine, 12);
     let length = 1;
     try {
-      this.#check(
+      check(
+        engine,
         engine.burn_output_shape(this.#model, height, width, layer, shape, shape + 4, shape + 8),
       );
       for (const side of new Int32Array(engine.memory.buffer, shape, 3)) length *= side;
@@ -150,8 +151,8 @@ class Model {
       engine.burn_plan_create(this.#model, height, width, 1, layer, result),
     );
     this.#plan = { height, width, layer, address, length, input: 0, output: 0 };
-    this.#plan.input = this.#allocate(height * width * 3);
-    this.#plan.output = this.#allocate(4 * length);
+    this.#plan.input = allocated(this.#engine, height * width * 3);
+    this.#plan.output = allocated(this.#engine, 4 * length);
     return this.#plan;
   }
 
@@ -165,25 +166,13 @@ class Model {
 
   // Returns the pointer that a function of the engine writes.
   #made(make) {
-    const result = this.#allocate(4);
+    const result = allocated(this.#engine, 4);
     try {
-      this.#check(make(result));
+      check(this.#engine, make(result));
       return new Uint32Array(this.#engine.memory.buffer, result, 1)[0];
     } finally {
       this.#engine.free(result);
     }
-  }
-
-  #check(status) {
-    check(this.#engine, status);
-  }
-
-  #allocate(size) {
-    return allocated(this.#engine, size);
-  }
-
-  #text(address) {
-    return textAt(this.#engine, address);
   }
 }
 

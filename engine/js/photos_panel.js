@@ -276,9 +276,9 @@ class Photos {
     this.#element("copies").querySelector(".facts").textContent = length
       ? `${counted(length, "group")} with ${thousands(inside)} of ` +
         `${counted(this.#library.photos.length, "photograph")}. All but the best copy of each ` +
-        `group take ${sizeOf(bytes)}. The best has most pixels, or of as many is the sharpest; ` +
-        "choose another one to keep if it is not. The list names all that are not kept. This " +
-        "page deletes nothing."
+        `group take ${sizeOf(bytes)}. The best copy has the most pixels; among copies of one ` +
+        "size it is the sharpest. You can keep another one instead. The list names all that are " +
+        "not kept. This page deletes nothing."
       : `No copies among ${counted(this.#library.photos.length, "photograph")}.`;
     this.#element("tab-copies").querySelector("span").textContent = thousands(length);
     this.#element("list").hidden = !length;

@@ -44,6 +44,16 @@ def opened(browser, address, **settings):
     return page, said, asked
 
 
+@contextlib.contextmanager
+def whole(browser, address):
+    """Open a page that is one file: it must not ask for anything beyond itself, nor complain."""
+    page, said, asked = opened(browser, address)
+    yield page
+    page.context.close()
+    assert beyond(address, asked) == []
+    assert said == []
+
+
 def beyond(address, asked):
     """Return what a page that is one file asked for beside itself."""
     return [url for url in asked if url != address and not url.startswith(("data:", "blob:"))]

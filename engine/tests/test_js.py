@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
 import os
 import shutil
 import struct
@@ -20,6 +19,7 @@ from burn_engine.images import prepare
 from burn_engine.pixels import decode, from_pillow, turned
 from burn_engine.search import nearest
 from burn_engine.vectors import signs
+from nodejs import answers, needs_node
 from packed import random_images, random_network
 
 ENGINE = Path(__file__).parents[1]
@@ -27,20 +27,12 @@ PACKAGE = ENGINE / "js"
 Image = pytest.importorskip("PIL.Image")
 numbers = itertools.count()  # of files
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="without node")
+pytestmark = needs_node
 
 
 def ask(*requests, package=PACKAGE):
     """Return what the package answers to requests, as js/run.mjs takes them."""
-    done = subprocess.run(
-        ["node", ENGINE / "tests" / "js" / "run.mjs", package / "index.js"],
-        input=json.dumps(requests, default=str),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answers("run.mjs", package / "index.js", requests)
 
 
 @pytest.fixture

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from burn_engine import cluster
+from nodejs import answers, needs_node
 
 ENGINE = Path(__file__).parents[1]
 RANDOM = np.random.default_rng(5)
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="without node")
+pytestmark = needs_node
 
 
 def ask(*requests):
     """Return the groups that the package makes, as js/clustering.mjs prints them."""
-    done = subprocess.run(
-        ["node", ENGINE / "tests" / "js" / "clustering.mjs", ENGINE / "js"],
-        input=json.dumps(requests),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answers("clustering.mjs", ENGINE / "js", requests)
 
 
 def drawn(count, features, kinds=1, spread=1.0):

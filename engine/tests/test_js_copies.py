@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +10,14 @@ import pytest
 from burn_engine import duplicates
 from burn_engine.appearance import altered_codes, appearance, codes
 from burn_engine.copies import Appearances
+from nodejs import answers, needs_node
 from scenes import scene
 
 ENGINE = Path(__file__).parents[1]
 Image = pytest.importorskip("PIL.Image")
 Draw = pytest.importorskip("PIL.ImageDraw")
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="without node")
+pytestmark = needs_node
 
 
 @pytest.fixture
@@ -34,26 +32,13 @@ def ask(tmp_path):
                 file.write_bytes(np.ascontiguousarray(pixels).tobytes())
                 files.append([str(file), pixels.shape[1], pixels.shape[0]])
             request["images"] = files
-        done = subprocess.run(
-            ["node", ENGINE / "tests" / "js" / "copies.mjs", ENGINE / "js"],
-            input=json.dumps(requests),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return answers("copies.mjs", ENGINE / "js", requests)
 
     return asked
 
 
 def test_a_worker_that_ends_costs_one_photograph():
-    script = ENGINE / "tests" / "js" / "library.mjs"
-    done = subprocess.run(
-        ["node", script, ENGINE / "js"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    assert answers("library.mjs", ENGINE / "js") == {
         "workers": 5,  # four, and one in place of that which ended
         "read": 99,
         "unread": ["7.jpg: out of memory"],

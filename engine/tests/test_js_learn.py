@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -18,25 +16,18 @@ from burn_engine.maps import averaged, equal_lengths, is_better, scaled, widened
 from burn_engine.model import load_bytes
 from burn_engine.packed_parts import take_apart
 from burn_engine.pretrained import read_model
+from nodejs import answers, needs_node
 from packed import random_images, random_network
 
 ENGINE = Path(__file__).parents[1]
 PACKAGE = ENGINE / "js"
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="without node")
+pytestmark = needs_node
 
 
 def ask(*requests):
     """Return what the package learns, as js/learn.mjs prints it."""
-    done = subprocess.run(
-        ["node", ENGINE / "tests" / "js" / "learn.mjs", PACKAGE],
-        input=json.dumps(requests, default=str),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return answers("learn.mjs", PACKAGE, requests)
 
 
 def request(values, labels, names, **more):

@@ -4,21 +4,16 @@
 //     node clustering.mjs PACKAGE < [{"features": [[…], …], "k": 3, "seed": 0}, …]
 //
 // Of each it prints the groups and how far it said to be, or the error. A number may be "nan".
-import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
+import { answerAll } from "./answers.mjs";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const { cluster } = await import(new URL("clustering.js", folder));
 
-const answers = JSON.parse(readFileSync(0, "utf8")).map(({ features, k, seed }) => {
+await answerAll(({ features, k, seed }) => {
   const progress = [];
   const onProgress = (share) => progress.push(share);
   const rows = features.map((row) => row.map((one) => (one === "nan" ? NaN : one)));
-  try {
-    const { labels, centrality } = cluster(rows, { k, seed, onProgress });
-    return { labels: Array.from(labels), centrality: Array.from(centrality), progress };
-  } catch (error) {
-    return { refused: `${error.name}: ${error.message}` };
-  }
+  const { labels, centrality } = cluster(rows, { k, seed, onProgress });
+  return { labels: Array.from(labels), centrality: Array.from(centrality), progress };
 });
-console.log(JSON.stringify(answers));

@@ -6,6 +6,7 @@
 // image what it looks like and its codes, or the error.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
+import { answerAll } from "./answers.mjs";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const { openSearch } = await import(new URL("index.js", folder));
@@ -30,12 +31,4 @@ async function answer({ images, bytes = [], plain }) {
   return { groups, progress, looks: lists };
 }
 
-const answers = [];
-for (const request of JSON.parse(readFileSync(0, "utf8"))) {
-  try {
-    answers.push(await answer(request));
-  } catch (error) {
-    answers.push({ refused: `${error.name}: ${error.message}` });
-  }
-}
-console.log(JSON.stringify(answers));
+await answerAll(answer);

@@ -10,6 +10,7 @@
 // prints their widths and the features of the image; null if there are no such maps.
 import { readFileSync, writeFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
+import { answerAll } from "./answers.mjs";
 
 const folder = pathToFileURL(`${process.argv[2]}/`);
 const { load } = await import(new URL("index.js", folder));
@@ -62,12 +63,4 @@ async function answer(request) {
   return { ...found, output: Array.from(output), ranked, own: Array.from(own), none };
 }
 
-const answers = [];
-for (const request of JSON.parse(readFileSync(0, "utf8"))) {
-  try {
-    answers.push(await answer(request));
-  } catch (error) {
-    answers.push({ refused: `${error.name}: ${error.message}` });
-  }
-}
-console.log(JSON.stringify(answers));
+await answerAll(answer);
