@@ -19,6 +19,7 @@ from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.data.open import open_source
 from burn.evaluation.context import open_model
+from burn.layers.conv import BinaryConv2d
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
@@ -65,9 +66,19 @@ def test_a_method_and_its_momentum_networks_begin_with_the_weights(method: str, 
     )
     made = run.make_method(Precision.BINARY)
     given = load_checkpoint(before / "stage2.safetensors").weights
+    latent = {
+        f"backbone.{name}.weight"
+        for name, layer in made.backbone.named_modules()
+        if isinstance(layer, BinaryConv2d)
+    }
     kept = [name for name in given if name.startswith("backbone.")]
     found = made.state_dict()
-    assert all(torch.equal(found[name], given[name]) for name in kept)
+    for name in latent:
+        factor = min(1.0, 0.08 / float(given[name].abs().mean()))
+        torch.testing.assert_close(found[name], factor * given[name], rtol=1e-6, atol=0)
+    factors = {float(given[name].abs().mean()) > 0.08 for name in latent}
+    assert factors == {True, False}  # the run has weights that are shrunk and others
+    assert all(torch.equal(found[name], given[name]) for name in kept if name not in latent)
     copies = [
         m for m in made.modules() if type(m) is type(made.backbone) and m is not made.backbone
     ]
@@ -75,7 +86,7 @@ def test_a_method_and_its_momentum_networks_begin_with_the_weights(method: str, 
     for copy in copies:
         state = copy.state_dict()
         for name in kept:
-            assert torch.equal(state[name.removeprefix("backbone.")], given[name])
+            assert torch.equal(state[name.removeprefix("backbone.")], found[name])
 
 
 def test_the_start_is_told_kept_compared_and_resumed(before: Path, tmp_path: Path):
@@ -94,7 +105,7 @@ def test_the_start_is_told_kept_compared_and_resumed(before: Path, tmp_path: Pat
 
 
 def test_training_goes_on_from_the_weights(before: Path, tmp_path: Path):
-    """At a learning rate of almost 0 only BN's statistics leave them."""
+    """At a learning rate of almost 0 only BN's statistics leave them, and the sizes of weights."""
     recipe = one_stage(tiny.baseline_recipe("simclr"))
     still = replace(recipe, optim=replace(recipe.optim, lr=1e-12, warmup_epochs=0))
     started(still, tmp_path / "out", before)
@@ -106,7 +117,9 @@ def test_training_goes_on_from_the_weights(before: Path, tmp_path: Path):
     names = [n for n in names if not n.endswith("num_batches_tracked")]
     assert len(names) > 20
     for name in names:
-        torch.testing.assert_close(found[name], given[name], rtol=0, atol=1e-6)
+        size = float(found[name].abs().mean() / given[name].abs().mean())
+        assert size == pytest.approx(1) or given[name].ndim == 4
+        torch.testing.assert_close(found[name], size * given[name], rtol=0, atol=1e-6)
 
 
 def recipe_with(**settings: object) -> Recipe:

@@ -22,7 +22,7 @@ from burn.training.named import check_images
 from burn.training.plan import Machine, RunPlan
 from burn.training.preflight import check_teacher_size, check_view_size
 from burn.training.run_dir import describe_machine, describe_run
-from burn.training.start import load_start
+from burn.training.start import load_start, put_in
 from burn.training.steps import StageSteps, stage_steps
 from burn.training.teacher_cache import TeacherCache
 
@@ -108,7 +108,7 @@ class PreparedRun:
             with seeded(self.plan.seed):
                 backbone = build_backbone(recipe.backbone, precision)
                 if self.start is not None:  # before the method, which may copy it
-                    backbone.load_state_dict(dict(self.start.weights), strict=False)
+                    put_in(self.start, backbone)
                 return build_method(recipe.method, config, backbone, self.teacher, num_classes)
         except RuntimeError as error:  # torch's allocator raises it if memory runs out
             raise UserError(f"method {recipe.method} cannot be built: {error}") from error
