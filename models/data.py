@@ -33,7 +33,8 @@ from PIL import Image
 _HELD_OUT = "ILSVRC2012_val_"  # what ImageNet's validation images are called
 _HELD_OUT_FOLDERS = {"val", "test"}
 # What `wide` takes of further repositories: the folder, and how many files at most, evenly spaced
-# in the order of their paths, since kinds of textures and frames of a film repeat.
+# in the order of their paths, since kinds of textures and frames of a film repeat. Some state no
+# terms of use, so this is for experiments: no network of these images comes with burn.
 _WIDE = {
     "Fashion-Recommendation-System": ("images", 10_000),  # GaneshNeupane01: articles of a shop
     "Intel-Image-Classifier": ("train", 7_000),  # afroozsheikh: streets and landscapes
