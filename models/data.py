@@ -71,7 +71,7 @@ def training_images(clone: Path) -> Iterator[Path]:
         if path.suffix in _SUFFIXES
         and not path.name.startswith(_HELD_OUT)
         and not _HELD_OUT_FOLDERS & set(path.relative_to(clone).parts[:-1])
-        and path.resolve().relative_to(clone.resolve().parent).as_posix() not in _LEFT_OUT
+        and f"{clone.resolve().name}/{path.relative_to(clone).as_posix()}" not in _LEFT_OUT
     ]
     if most and len(paths) > most:
         paths = [paths[i * len(paths) // most] for i in range(most)]

@@ -33,6 +33,9 @@ def test_every_network_loads_and_is_the_same_on_every_instruction_set(name: str)
         # sign near zero, all features of the image are others.
         same = np.isclose(found, expected, rtol=1e-4, atol=1e-4).all(axis=1)
         assert same.mean() > 0.7, same
+        cosines = (found * expected).sum(axis=1)
+        cosines /= np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+        assert cosines.min() > 0.95, cosines
 
 
 def test_all_files_together_are_small():

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from burn.backbones.base import Backbone
 
 # Mean size of a layer's latent weights, above which few signs change any more. A long training
-# leaves 0.9: from there an hour at a learning rate of 0.016 changed one sign in seven, and weights
-# above 1 have no gradient at all where it is clipped. Starts from a tenth of that size were 2 to 3
-# points more accurate after 5 and 15 minutes on clothes, three seeds each (docs/project/log.md).
+# leaves 0.9: from there an hour of Adam at a learning rate of 0.016 changed one sign in seven, and
+# weights above 1 have no gradient at all where it is clipped. Starts from a tenth of that size were
+# 2 to 3 points more accurate after 5 and 15 minutes on clothes, three seeds each, and as much after
+# an hour, one seed (docs/project/log.md).
 _EASILY_CHANGED = 0.08
 
 # Settings of a backbone that say how it is trained. All others say what it computes.
@@ -73,21 +74,22 @@ def load_start(spec: str, recipe: Recipe) -> Start:
 def put_in(start: Start, backbone: Backbone) -> None:
     """Give a backbone the weights of a start, so that training can still change their signs.
 
-    The latent weights of a binary convolution keep their signs and proportions, but are shrunk to a
-    mean size of 0.08 if it is larger. BN follows each of them, so that in training the network
-    computes the same; BN's running statistics follow within some dozens of steps.
+    Where BN follows the binary convolutions, as in a ReActNet, their latent weights keep signs and
+    proportions, but are shrunk to a mean size of 0.08 if it is larger, and BN's running statistics
+    with them. So the network computes the same, up to rounding.
     """
     import torch
 
-    from burn.layers.conv import BinaryConv2d
-
     backbone.load_state_dict(dict(start.weights), strict=False)
+    chain = backbone.chain()
     with torch.no_grad():
-        for layer in backbone.modules():
-            if isinstance(layer, BinaryConv2d):
-                size = float(layer.weight.abs().mean())
-                if size > _EASILY_CHANGED:
-                    layer.weight.mul_(_EASILY_CHANGED / size)
+        for _, half in chain.layers if chain is not None else ():
+            weight, norm = half.convolution.weight, half.norm
+            factor = _EASILY_CHANGED / max(float(weight.double().abs().mean()), _EASILY_CHANGED)
+            weight.mul_(factor)
+            if norm.running_mean is not None and norm.running_var is not None:
+                norm.running_mean.mul_(factor)
+                norm.running_var.mul_(factor**2)
 
 
 def check_start(spec: str, recipe: Recipe | None) -> None:
