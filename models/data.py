@@ -2,18 +2,15 @@
 
     python models/data.py photos CLONE... --out photos.parquet
     python models/data.py more CLONE... --out more.parquet
-    python models/data.py wide CLONE... --out wide.parquet --side 160
     python models/data.py tiny CLONE --out tiny.parquet --side 0
 
 `photos` takes the clones of thunderInfy/imagenette, thunderInfy/imagewoof and
 EliSchwartz/imagenet-sample-images; `more` these and that of Deo0330/split_minidataset, which is
-mini-ImageNet at 84 pixels; `wide` the three of `photos` and those of _WIDE, which hold clothes,
-rooms, streets, landscapes, people, food and textures; `tiny` that of
-DhanashriPalodkar/imageet32x32, Tiny-ImageNet at 32 pixels. Each file holds the training images
-alone, without labels, in the order of the clones and of their paths: nothing of a folder `val` or
-`test`, and no file named ILSVRC2012_val_…, since those are the images that others are measured on.
-Images whose shorter side is longer than --side are shrunk to it and stored as JPEG; the others keep
-their files, and 0 keeps every file.
+mini-ImageNet at 84 pixels; `tiny` that of DhanashriPalodkar/imageet32x32, Tiny-ImageNet at 32
+pixels. Each file holds the training images alone, without labels, in the order of the clones and
+of their paths: nothing of a folder `val` or `test`, and no file named ILSVRC2012_val_…, since those
+are the images that others are measured on. Images whose shorter side is longer than --side are
+shrunk to it and stored as JPEG; the others keep their files, and 0 keeps every file.
 """
 
 from __future__ import annotations
@@ -32,30 +29,9 @@ from PIL import Image
 
 _HELD_OUT = "ILSVRC2012_val_"  # what ImageNet's validation images are called
 _HELD_OUT_FOLDERS = {"val", "test"}
-# What `wide` takes of further repositories: the folder, and how many files at most, evenly spaced
-# in the order of their paths, since kinds of textures and frames of a film repeat. Some state no
-# terms of use, so this is for experiments: no network of these images comes with burn.
-_WIDE = {
-    "Fashion-Recommendation-System": ("images", 10_000),  # GaneshNeupane01: articles of a shop
-    "Intel-Image-Classifier": ("train", 7_000),  # afroozsheikh: streets and landscapes
-    "Image-captioning-dataset-BCG-": ("Images", 8_000),  # mzahid36: people, Bangladesh
-    "Image-search-case-study": ("data/images", 4_000),  # prasadpol0555: photographs of all kinds
-    "GroceryStoreDataset": ("dataset/train", 3_000),  # marcusklasson
-    "image_dataset": ("images", 3_000),  # ankitrathore25: Flickr30k
-    "Houses-dataset": ("Houses Dataset", 3_000),  # emanhamed: rooms and houses
-    "DeepTexture": ("images", 1_200),  # pan8915: Describable Textures
-    "ImageClassification": ("train", 600),  # ATG-5222: pizza and ice cream
-    "GTEA_GAZE_PLUS-VOC2007-format-": ("JPEGImages", 600),  # vincent317: hands in a kitchen
-}
-# A flower that accuracies are measured on, and two files that hold no image.
-_LEFT_OUT = {
-    "Image-search-case-study/data/images/2282.jpg",
-    "image_dataset/images/595.jpg",
-    "image_dataset/images/1727.jpg",
-}
 _SUFFIXES = {".JPEG", ".jpg"}
 _QUALITY = 87  # of JPEG
-_COUNTS = {"photos": 18_790, "more": 68_790, "wide": 56_228, "tiny": 100_000}  # of images
+_COUNTS = {"photos": 18_790, "more": 68_790, "tiny": 100_000}  # of images
 
 
 def training_images(clone: Path) -> Iterator[Path]:
@@ -64,18 +40,10 @@ def training_images(clone: Path) -> Iterator[Path]:
     Args:
         clone: A folder with JPEG files at any depth.
     """
-    folder, most = _WIDE.get(clone.resolve().name, (".", None))
-    paths = [
-        path
-        for path in sorted(clone.joinpath(folder).rglob("*"))
-        if path.suffix in _SUFFIXES
-        and not path.name.startswith(_HELD_OUT)
-        and not _HELD_OUT_FOLDERS & set(path.relative_to(clone).parts[:-1])
-        and f"{clone.resolve().name}/{path.relative_to(clone).as_posix()}" not in _LEFT_OUT
-    ]
-    if most and len(paths) > most:
-        paths = [paths[i * len(paths) // most] for i in range(most)]
-    yield from paths
+    for path in sorted(path for path in clone.rglob("*") if path.suffix in _SUFFIXES):
+        folders = path.relative_to(clone).parts[:-1]
+        if not path.name.startswith(_HELD_OUT) and not _HELD_OUT_FOLDERS & set(folders):
+            yield path
 
 
 def encoded(path: Path, side: int) -> bytes:

@@ -13,7 +13,7 @@ from burn_engine import ModelError, isas, load, pretrained
 from burn_engine.cli import main
 from burn_engine.pretrained import PRETRAINED, Pretrained
 
-IMAGES = np.random.default_rng(0).integers(0, 256, (12, 96, 96, 3), dtype=np.uint8)
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, 96, 96, 3), dtype=np.uint8)
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +29,8 @@ def test_every_network_loads_and_is_the_same_on_every_instruction_set(name: str)
     assert np.abs(expected[0] - expected[1]).max() > 0.01  # it looks at the images
     for isa in isas():
         found = load(name, isa=isa).features(IMAGES)
-        # The sums of the first layer and of the last mean may round otherwise; where that flips a
-        # sign near zero, all features of the image are others.
-        same = np.isclose(found, expected, rtol=1e-4, atol=1e-4).all(axis=1)
-        assert same.mean() > 0.7, same
-        cosines = (found * expected).sum(axis=1)
-        cosines /= np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-        assert cosines.min() > 0.95, cosines
+        # Only the sums of the last mean and of the first layer may round otherwise.
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_all_files_together_are_small():
