@@ -313,20 +313,34 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_one_line_on_a_terminal_and_nothing_elsewhere(monkeypatch):
+def test_progress_is_one_line_on_a_terminal_and_a_line_every_minute_elsewhere(monkeypatch):
     now = iter([0.0, 0.1, 2.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
     terminal = Terminal()
     progress = Progress(terminal, 40)
     progress.show(1)  # too soon
     progress.show(10)
-    assert terminal.getvalue() == "10 of 40 images · 5 images/s · 6 s left"
+    assert terminal.getvalue() == "10 of 40 images · 5.0 images/s · 6 s left"
     progress.clear()
-    assert terminal.getvalue().endswith("\r" + " " * 39 + "\r")
-    monkeypatch.undo()
+    assert terminal.getvalue().endswith("\r" + " " * 41 + "\r")
+    now = iter([0.0, 59.0, 61.0, 62.0, 125.0])
     file = io.StringIO()
-    Progress(file, 40).show(10)
-    assert file.getvalue() == ""
+    progress = Progress(file, 40)
+    for done in (10, 20, 21, 30):
+        progress.show(done)
+    progress.clear()
+    assert file.getvalue() == (
+        "20 of 40 images · 0.3 images/s · 61 s left\n30 of 40 images · 0.2 images/s · 42 s left\n"
+    )
+
+
+def test_a_progress_line_that_cannot_be_written_stops_nothing(monkeypatch):
+    now = iter([0.0, 61.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    full = open("/dev/full", "w")  # noqa: SIM115 - closing it fails as well
+    Progress(full, 40).show(10)
+    with pytest.raises(OSError, match="No space"):
+        full.close()
 
 
 def test_ctrl_c_stops_at_once_and_leaves_no_half_file(write, folder, tmp_path):

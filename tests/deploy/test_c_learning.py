@@ -109,6 +109,19 @@ def test_the_nearest_class_mean_is_found(shape: str, epilogue: str, tmp_path: Pa
     assert compared > 20
 
 
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_classes_of_one_image_each_find_that_image_again(epilogue: str, tmp_path: Path):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
+    images = noise(SHAPES["whole words"][-1], 6)
+    steps = [("l", i, i) for i in range(6)] + [("c", 0, i) for i in range(8)]
+    results, features = learned_on_host(packed, tmp_path, epilogue, images, steps, classes=6)
+    rows = Twin(features).rows
+    found = results[6:, 0]
+    assert found[:6].tolist() == list(range(6))
+    assert results[6:12, 1] / 2**20 == pytest.approx(1, abs=1e-3)
+    assert found[6:].tolist() == (rows[6:] @ rows[:6].T).argmax(axis=1).tolist()
+
+
 def test_a_full_class_learns_no_more(tmp_path: Path):
     packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
     steps = [("l", 1, 0), ("m", 1, 0), ("l", 1, 0), ("c", 0, 0), ("f", 1, 0), ("l", 1, 0)]

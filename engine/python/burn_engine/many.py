@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ IMAGE_ERRORS = (OSError, ValueError, MemoryError)  # for which an image is left 
 _AHEAD = 4  # images that each reader may be ahead of the network
 _LONGEST_LINE = 2**16  # of a list of paths, in bytes
 _BETWEEN = 0.2  # seconds between two updates of the progress line
+_BETWEEN_LINES = 60.0  # where it is no terminal, and each update is a line more
 _PATIENCE = 10.0  # seconds for a reader to finish its image, which may be on a network
 
 _Item = TypeVar("_Item")
@@ -171,7 +173,7 @@ def read_ahead(
 
 
 class Progress:
-    """One line on a terminal that says how many images are done; silent elsewhere.
+    """One line on a terminal that says how many images are done; elsewhere a line every minute.
 
     Args:
         stream: Where the line is shown.
@@ -185,24 +187,30 @@ class Progress:
     ) -> None:
         self._stream, self._total = stream, total
         self._doing, self._things = doing, things
-        self._shown = stream.isatty() and total != 1
+        self._on_terminal = stream.isatty()
+        self._shown = total != 1
+        self._between = _BETWEEN if self._on_terminal else _BETWEEN_LINES
         self._start = self._last = time.perf_counter()
         self._width = 0
 
     def show(self, done: int) -> None:
         """Show that `done` images are done, if enough time has passed since the last time."""
         now = time.perf_counter()
-        if not self._shown or now - self._last < _BETWEEN:
+        if not self._shown or now - self._last < self._between:
             return
         self._last = now
         rate = done / (now - self._start)
         line = f"{done:,} {self._things}"
         if self._total is not None:
             line = f"{done:,} of {self._total:,} {self._things}"
-        line += f" · {rate:,.0f} {self._things}/s"
+        line += f" · {rate:,.{0 if rate >= 10 else 1}f} {self._things}/s"
         if self._total is not None and done:
             line += f" · {(self._total - done) / rate:,.0f} s left"
         line = self._doing + line
+        if not self._on_terminal:
+            with contextlib.suppress(OSError):  # such as a full disk: the work goes on
+                print(line, file=self._stream, flush=True)
+            return
         self.clear()
         self._width = len(line)
         print(line, end="", file=self._stream, flush=True)
