@@ -42,6 +42,21 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Campaign:
+    """A comparison of methods on data of its own.
+
+    Attributes:
+        data: Name of the data, which stands before its numbers.
+        test_images: Number of test images.
+        results: Results of `burn compare`.
+    """
+
+    data: str
+    test_images: int
+    results: Sequence[Result]
+
+
+@dataclass(frozen=True)
 class Evidence:
     """The measurements by which claims are evaluated; empty ones evaluate no claim.
 
@@ -52,6 +67,9 @@ class Evidence:
         gradients: Rows of `burn analyze gradients`.
         ema_toy: Rows of `burn analyze ema-toy`.
         negatives: Rows of `burn analyze negatives`.
+        elsewhere: Comparisons on other data, the one with most test images first. Each claim on
+            methods is evaluated on the first in which all its methods have two seeds by its
+            measure, and on `compared` if there is none.
     """
 
     test_images: int
@@ -60,6 +78,7 @@ class Evidence:
     gradients: Sequence[Row] = ()
     ema_toy: Sequence[Row] = ()
     negatives: Sequence[Row] = ()
+    elsewhere: Sequence[Campaign] = ()
 
 
 def claims(evidence: Evidence) -> list[Claim]:
@@ -73,10 +92,11 @@ def claims(evidence: Evidence) -> list[Claim]:
         The claims, in the paper's order.
     """
     compared = Scores(evidence.compared, evidence.test_images, evidence.ablated)
+    elsewhere = [(c.data, Scores(c.results, c.test_images)) for c in evidence.elsewhere]
     ablated = Scores(evidence.ablated, evidence.test_images, evidence.compared)
     return _decided(
         [
-            *(_order(compared) if evidence.compared else ()),
+            *(_order(compared, elsewhere) if evidence.compared else ()),
             *_ablations(ablated),
             *_joint(ablated),
             *_gradients(evidence.gradients),
@@ -233,22 +253,52 @@ _ORDERS: tuple[_Order, ...] = (
 )  # fmt: skip
 
 
-def _order(scores: Scores) -> list[_Finding | Claim]:
-    """Evaluate the tables of methods; the paper's loss stands for BURN if it was trained."""
+def _order(compared: Scores, elsewhere: Sequence[tuple[str, Scores]]) -> list[_Finding | Claim]:
+    """Evaluate the tables of methods, each claim on the first data that can decide it.
+
+    Args:
+        compared: The comparison to which claims fall back.
+        elsewhere: Comparisons on other data, each with the name of its data.
+    """
     found: list[_Finding | Claim] = []
-    ours = "paper" if scores.has("paper") else "burn"
     for order in _ORDERS:
-        ahead, *behind = (ours if m == "burn" else m for m in (order.ahead, *order.behind))
         paper = _cited(order)
+        data, scores = next(
+            (
+                (f"{data}: ", scores)
+                for data, scores in elsewhere
+                if _repeated(scores, _models(order, scores), order.measure)
+            ),
+            ("", compared),
+        )
+        ahead, *behind = _models(order, scores)
         if not scores.has(ahead, *behind, by=order.measure):
             why = "Not measured" + (f": burn compare --more {order.needs}" if order.needs else "")
             found.append(Claim(order.text, order.table, paper, why, "inconclusive"))
             continue
         differences = [scores.difference(ahead, other, order.measure) for other in behind]
         points = "; ".join(_by(difference) for difference in differences)
-        here = f"{scores.told(ahead, *behind, by=order.measure)}: {points}"
+        here = f"{data}{scores.told(ahead, *behind, by=order.measure)}: {points}"
         found.append(_Finding(order.text, order.table, paper, here, differences))
-    return [*found, _detection(), *_time(scores, ours)]
+    return [*found, _detection(), *_time(compared)]
+
+
+def _ours(scores: Scores) -> str:
+    """Return the model that stands for BURN: the paper's loss if it was trained."""
+    return "paper" if scores.has("paper") else "burn"
+
+
+def _models(order: _Order, scores: Scores) -> list[str]:
+    """Return the models of a claim, the one that is said to be ahead first."""
+    ours = _ours(scores)
+    return [ours if method == "burn" else method for method in (order.ahead, *order.behind)]
+
+
+def _repeated(scores: Scores, models: Sequence[str], measure: str) -> bool:
+    """Return whether all models have at least two seeds by a measure."""
+    return scores.has(*models, by=measure) and all(
+        scores.seeds(model, measure) > 1 for model in models
+    )
 
 
 def _detection() -> Claim:
@@ -274,9 +324,10 @@ def _cited(order: _Order) -> str:
     return ", ".join(f"{METHODS[m]} {there[m]:.1f}" for m in methods if m in there)
 
 
-def _time(scores: Scores, ours: str) -> list[_Finding | Claim]:
+def _time(scores: Scores) -> list[_Finding | Claim]:
     """Evaluate Figure 4: accuracy at about the same training time."""
     found: list[_Finding | Claim] = []
+    ours = _ours(scores)
     for text, behind in (
         ("BURN is more accurate than S2-BNN at a comparable training time", ("s2bnn",)),
         ("BURN is more accurate than MoCo v2, BYOL and SwAV at no more training time", _MOMENTUM),

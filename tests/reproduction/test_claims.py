@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from burn.core.results import Result
-from reproduction.claims import Claim, Evidence, claims
+from reproduction.claims import Campaign, Claim, Evidence, claims
 
 
 def results(
@@ -92,6 +92,31 @@ def test_the_order_of_methods_names_both_and_the_papers_numbers():
     assert claim.paper == "BURN 62.3, S2-BNN 61.5"
     assert claim.here.startswith("burn 46.2 (30.0), s2bnn 46.8 (30.0): -0.5 ± ")
     assert claim.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "here"),
+    [
+        (2, "Tiny: burn 15.2 (30.0), s2bnn 12.2 (30.0): +3.0 ± "),
+        (1, "burn 46.2 (30.0), s2bnn 46.8 (30.0): -0.5 ± "),  # decides nothing, so it is not shown
+    ],
+)
+def test_a_claim_is_evaluated_on_the_first_data_on_which_all_its_methods_have_two_seeds(
+    seeds: int, here: str
+):
+    elsewhere = [
+        *results("burn", 15.0, 15.4), *results("s2bnn", *(12.0, 12.4)[:seeds]),
+        *results("byol", 1.0, 1.0),
+    ]  # fmt: skip
+    evidence = Evidence(
+        5000,
+        compared=[*results("burn", 46.0, 46.5), *results("s2bnn", 46.5, 47.0)],
+        elsewhere=[Campaign("Tiny", 10_000, elsewhere)],
+    )
+    claim, momentum, *_ = claims(evidence)
+    assert claim.text == "BURN before S2-BNN"
+    assert claim.here.startswith(here)
+    assert momentum.here == "Not measured"  # neither has all three of them
 
 
 def by_table(compared: list[Result]) -> dict[tuple[str, str], Claim]:
