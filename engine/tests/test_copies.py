@@ -287,8 +287,8 @@ def test_one_image_or_none(photos, command):
         (["photos", "--readers", "0"], "--readers"),
         (["photos", "--html", "no/a.html"], "--html no/a.html: there is no folder no"),
         (["photos", "--html", "photos"], "--html photos is a folder"),
-        (["photos", "--html", "photos/0.ppm"], "photos/0.ppm is an input as well"),
-        (["photos", "good.tar", "--html", "good.tar"], "good.tar is an input as well"),
+        (["photos", "--html", "photos/0.ppm"], "photos/0.ppm is not the name of a page"),
+        (["photos", "good.tar", "--html", "good.tar"], "good.tar is not the name of a page"),
     ],
 )
 def test_what_is_refused(photos, command, arguments, message):

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,6 +84,34 @@ def test_what_lies_elsewhere_stays(photos, command):
     assert "5 images (0 new, 1 vanished" in command("index", ".", "a.index")[1]
 
 
+def test_images_folders_and_tar_files_are_removed_when_they_exist_no_more(
+    photos, command, monkeypatch
+):
+    with tarfile.open("all.tar", "w") as tar:
+        tar.add("photos/0.ppm")
+    command("index", "photos", "all.tar", "a.index")
+    shutil.rmtree(photos / "more")
+    (photos / "more").mkdir()
+    status, _, err = command("index", "photos/more", "a.index")
+    assert status == 2
+    assert "no images in this folder" in err
+    assert "--remove takes what the index has of a folder out" in err
+    (photos / "more").rmdir()
+    status, out, err = command("index", "photos/more", "a.index", "--remove")
+    assert (status, err) == (0, "")
+    assert out.startswith("a.index: 5 images (2 removed), ")
+    for unknown in ("photos/more", "mor", "photos/0"):
+        status, _, err = command("index", "photos/1.ppm", unknown, "a.index", "--remove")
+        assert status == 2
+        assert f"{unknown}: the index has no image of this name, and none in it" in err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("photos/0.ppm\nphotos/1.ppm\n"))
+    assert "2 images (3 removed)" in command("index", "-", "all.tar", "a.index", "--remove")[1]
+    assert Index.load("a.index").names == ("photos/2.ppm", "photos/3.ppm")
+    assert "0 images (2 removed)" in command("index", ".", "a.index", "--remove")[1]
+    assert command("index", ".", "no.index", "--remove")[0] == 2
+    assert not Path("no.index").exists()
+
+
 def test_search_prints_the_nearest_first(photos, command):
     command("index", "photos", "a.index")
     status, out, err = command("search", "a.index", "photos/3.ppm", "--k", 2)
@@ -151,6 +180,9 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(photos, command)
         (["index", "photos", "nothere/a.index"], "there is no folder nothere"),
         (["index", "nothere", "b.index"], "nothere: No such file or directory"),
         (["index", "empty", "b.index"], "empty: no images in this folder"),
+        (["index", "nothere", "a.index", "--remove"], "nothere: the index has no image"),
+        (["index", "photos", "nothere.index", "--remove"], "nothere.index: No such file"),
+        (["index", "-", "a.index", "--remove"], "standard input"),
         (["index", "photos", "photos/0.ppm"], "photos/0.ppm: this is not an index of burn-engine"),
         (["index", "bad.tar", "b.index"], "bad.tar: not a tar file, or a compressed one"),
         (["index", "bad.tar.gz", "b.index"], "bad.tar.gz: not a tar file, or a compressed one"),
@@ -353,12 +385,19 @@ def test_a_folder_does_not_stand_for_what_lies_outside_of_it(photos, command, mo
 def test_a_page_replaces_no_input(photos, command):
     command("index", "photos", "a.index")
     before = Path("a.index").read_bytes()
-    for page in ("a.index", "photos/3.ppm"):
+    Path("copy.html").hardlink_to("photos/3.ppm")
+    Path("model.html").hardlink_to(command.model)
+    for page, why in (
+        ("a.index", "a.index is not the name of a page: end it in .html"),
+        ("photos/2.ppm", "photos/2.ppm is not the name of a page"),  # a forgotten name
+        ("copy.html", "copy.html is an input as well"),
+        ("model.html", "model.html is an input as well"),
+    ):
         status, _, err = command("search", "a.index", "photos/3.ppm", "--html", page)
         assert status == 2
-        assert "is an input as well" in err
+        assert why in err
     assert Path("a.index").read_bytes() == before
-    assert (photos / "3.ppm").read_bytes() == ppm(3)
+    assert Path("copy.html").read_bytes() == ppm(3)
 
 
 def test_a_moment_in_which_an_image_cannot_be_read_takes_nothing_away(photos, command, monkeypatch):

@@ -157,7 +157,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 TORN: dict[str, tuple[Callable[[], bytes], str]] = {
-    "empty.jpg": (lambda: b"", "not JPEG"),
+    "empty.jpg": (lambda: b"", "an empty file"),
     "page.jpg": (lambda: b"<html>404</html>", "not JPEG"),
     "cut.jpg": (lambda: encoded(photo(), "JPEG")[:-40], "truncated"),
     "cut_progressive.jpg": (
@@ -295,7 +295,7 @@ def a_folder(file: Path) -> None:
 CHANGES: dict[str, tuple[Callable[[Path], object], str | None]] = {
     "deleted": (lambda file: file.unlink(), "no such file"),
     "truncated": (lambda file: os.truncate(file, 50), ""),
-    "emptied": (lambda file: os.truncate(file, 0), "not JPEG"),
+    "emptied": (lambda file: os.truncate(file, 0), "an empty file"),
     "another image": (lambda file: file.write_bytes(rotated()), None),
     "a folder": (a_folder, "is a folder"),
     "a link to itself": (looped, "symbolic links"),

@@ -7,7 +7,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from numpy.typing import NDArray
@@ -84,7 +84,8 @@ def photos_in(arguments: Sequence[str], base: Path, say: Callable[[str], None]) 
         say: Called with a line about what is skipped or cannot be read.
 
     Raises:
-        ValueError: A folder has no images, or a tar file is none or is compressed.
+        NoImages: A folder has none.
+        ValueError: A tar file is none, is compressed or has no images.
         OSError: A folder cannot be read.
     """
     seen: set[str] = set()
@@ -116,6 +117,18 @@ def covers(root: str, name: str) -> bool:
     inside = name[len(root) :]
     elsewhere = inside.startswith("../") or _TAR_SUFFIX + _IN_TAR in inside
     return root.endswith(_IN_TAR) or not elsewhere
+
+
+def enclosing(name: str) -> Iterator[str]:
+    """Yield an image's name, and those of its tar file and of the folders that it is in."""
+    yield name
+    file, colon, _ = name.partition(_TAR_SUFFIX + _IN_TAR)
+    if colon:
+        name = file + _TAR_SUFFIX
+        yield name
+    for folder in PurePosixPath(name).parents:
+        if str(folder) != "." or not name.startswith("../"):
+            yield str(folder)
 
 
 def name_of(path: str, base: Path) -> str:

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from burn_engine.collection import photos_in, roots_of
+from burn_engine.collection import Photo, covers, name_of, photos_in, roots_of
 from burn_engine.errors import path_of
 from burn_engine.finding import (
     file_of,
     files_of,
     open_index,
+    remove,
     require_network,
     results,
     sole_writer,
@@ -22,7 +23,7 @@ from burn_engine.finding import (
 )
 from burn_engine.images import PillowMissing
 from burn_engine.index import Index
-from burn_engine.many import Progress
+from burn_engine.many import NoImages, Progress, listed
 from burn_engine.model import load
 from burn_engine.sheet import Shown, check_page, write_sheet
 from burn_engine.terminal import (
@@ -63,6 +64,12 @@ def add_to(commands: Any) -> None:
         help="what is kept beside a bit for each feature; none makes the file 7 to 9 times smaller "
         "and its results less exact (default: float16, or what the index has)",
     )
+    index.add_argument(
+        "--remove",
+        action="store_true",
+        help="remove these images, and all in these folders and tar files, from the index; they "
+        "need not exist any more, and nothing is read",
+    )
     add_readers(index, min(os.cpu_count() or 1, 256))
     index.set_defaults(run=_index)
     search = commands.add_parser(
@@ -88,11 +95,14 @@ def _index(options: argparse.Namespace) -> None:
         raise ValueError(f"{path} is a folder: give the file of the index after the images")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
+    if options.remove:
+        _remove(options, path)
+        return
     with warnings_as_lines():
         model = load(options.model)
     with sole_writer(path):
         index = open_index(path, model, options.vectors)
-        photos = list(photos_in(options.images, path.parent, complain))
+        photos = _photos(options, path, index)
         progress = Progress(sys.stderr, len(photos))
         no_pillow = False
 
@@ -119,17 +129,49 @@ def _index(options: argparse.Namespace) -> None:
                 index.save(path)
         except KeyboardInterrupt:
             progress.clear()
-            index.save(path)
-            complain(f"stopped: {len(index):,} images are in {path}; the same command goes on")
+            if len(index) or path.exists():
+                index.save(path)
+                complain(f"stopped: {len(index):,} images are in {path}; the same command goes on")
             raise
     if not path.exists():
         raise ValueError(f"{path}: not made, since none of the images can be read; see above")
-    with output():
-        size = path.stat().st_size
-        text = f"{path}: {len(index):,} images ({changes.text()}), {size:,} bytes"
-        print(printable(text))
+    _say(path, index, changes.text())
     if changes.failed:
         raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
+
+
+def _photos(options: argparse.Namespace, path: Path, index: Index) -> list[Photo]:
+    """Return the images that there are.
+
+    A folder without any is an error: it may be that of a disk which is not there at the moment.
+    """
+    try:
+        return list(photos_in(options.images, path.parent, complain))
+    except NoImages as error:
+        roots = roots_of(options.images, path.parent)
+        if any(covers(root, name) for name in index.names for root in roots):
+            raise ValueError(
+                f"{error}; --remove takes what the index has of a folder out"
+            ) from None
+        raise
+
+
+def _remove(options: argparse.Namespace, path: Path) -> None:
+    """Take images out of an index."""
+    paths: list[str] = []
+    for argument in options.images:
+        paths += listed(sys.stdin) if argument == "-" else [argument]
+    with sole_writer(path):
+        index = Index.load(path)
+        count = remove(index, [name_of(each, path.parent) for each in paths])
+        index.save(path)
+    _say(path, index, f"{count:,} removed")
+
+
+def _say(path: Path, index: Index, changes: str) -> None:
+    with output():
+        text = f"{path}: {len(index):,} images ({changes}), {path.stat().st_size:,} bytes"
+        print(printable(text))
 
 
 def _search(options: argparse.Namespace) -> None:
@@ -137,7 +179,7 @@ def _search(options: argparse.Namespace) -> None:
     index = Index.load(path)
     page = None if options.html is None else path_of(options.html)
     if page is not None:
-        check_page(page, [path, *files_of(index, path), *options.queries])
+        check_page(page, [path, *files_of(index, path), *options.queries, options.model])
     with warnings_as_lines():
         model = load(options.model)
     require_network(index, path, model)

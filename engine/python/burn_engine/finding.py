@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from burn_engine.collection import UNKNOWN, Photo, covers, located
+from burn_engine.collection import UNKNOWN, Photo, covers, enclosing, located
 from burn_engine.errors import ModelError, path_of
 from burn_engine.format import Floats
 from burn_engine.images import PillowMissing
@@ -151,6 +151,32 @@ def update(
     finally:
         _add(index, ready)
     return changes
+
+
+def remove(index: Index, names: Sequence[str]) -> int:
+    """Remove images, and all that are in a folder or tar file, whether or not these still exist.
+
+    Args:
+        index: The index.
+        names: Names of images, folders and tar files, as `collection.name_of` returns them.
+
+    Returns:
+        The number of images that were removed.
+
+    Raises:
+        ValueError: The index has no image of a name; nothing is removed then.
+    """
+    given = set(names)
+    used: set[str] = set()
+    chosen = []
+    for name in index.names:
+        if reasons := given.intersection(enclosing(name)):
+            used |= reasons
+            chosen.append(name)
+    if unused := [name for name in names if name not in used]:
+        raise ValueError(f"{unused[0]}: the index has no image of this name, and none in it")
+    index.remove(chosen)
+    return len(chosen)
 
 
 def _is_no_image(error: Exception) -> bool:

@@ -187,13 +187,18 @@ def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
     classes: list[str] = []
     found: list[tuple[str, int]] = []
     skipped, outside = Skipped(), 0
-    for listing in walk(root):
+    dangling: list[str] = []  # links to nothing, which whoever reads them names
+    for listing in walk(root, dangling):
         names = skipped.add(listing, is_read)
         if Path(listing.path) == root:
             classes = listing.folders
             outside = len(names)
+            if dangling:  # perhaps a class
+                raise ValueError(f"{dangling[0]} is a link to nothing: fix it, or remove it")
             continue
         label = classes.index(Path(listing.path).relative_to(root).parts[0])
+        found += [(path, label) for path in dangling]
+        dangling.clear()
         found += [(str(Path(listing.path, name)), label) for name in names]
     if len(classes) < 2:
         there = f"only the folder {shown(classes[0])}" if classes else "no folder"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -25,6 +26,10 @@ _Item = TypeVar("_Item")
 _Read = TypeVar("_Read")
 
 
+class NoImages(ValueError):
+    """A folder has no images."""
+
+
 def paths_in(
     arguments: Sequence[str], say: Callable[[str], None] = lambda _: None
 ) -> Iterator[str]:
@@ -37,12 +42,13 @@ def paths_in(
         say: Called with a line about what is skipped of a folder, if there is anything to tell.
 
     Raises:
-        ValueError: A folder has no images, or standard input is no list of paths.
+        NoImages: A folder has none.
+        ValueError: Standard input is no list of paths.
         OSError: A folder cannot be read.
     """
     for argument in arguments:
         if argument == "-":
-            yield from _listed(sys.stdin)
+            yield from listed(sys.stdin)
         elif Path(argument).is_dir():
             found, skipped = False, Skipped()
             dangling: list[str] = []
@@ -54,7 +60,7 @@ def paths_in(
                 dangling.clear()
             text = skipped.text(others=False)
             if not found:
-                raise ValueError(
+                raise NoImages(
                     f"{argument}: no images in this folder: none of its files ends in "
                     f"{', '.join(SUFFIXES)} or .npy" + (f"; skipped: {text}" if text else "")
                 )
@@ -76,9 +82,16 @@ def _line(stream: TextIO) -> str:
         raise ValueError(f"-: standard input cannot be read: {error.strerror}") from error
 
 
-def _listed(stream: TextIO | None) -> Iterator[str]:
+def listed(stream: TextIO | None) -> Iterator[str]:
+    """Yield the paths of a list with one in each line, whatever bytes they have.
+
+    Raises:
+        ValueError: The stream is closed or no list of paths.
+    """
     if stream is None:
         raise ValueError("-: standard input is closed")
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="surrogateescape")  # as Python has the names of files
     while line := _line(stream):
         if len(line) == _LONGEST_LINE:
             raise ValueError("-: standard input has a line that is too long to be a path")

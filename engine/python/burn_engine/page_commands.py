@@ -13,6 +13,7 @@ from burn_engine.errors import ModelError, in_file, path_of
 from burn_engine.format import parse_program
 from burn_engine.page_code import page_code, page_file
 from burn_engine.pretrained import find, read_model
+from burn_engine.sheet import check_page_name
 from burn_engine.terminal import add_base, output, printable
 from burn_engine.whole_file import whole_file
 
@@ -93,8 +94,7 @@ def _with(page: str, begin: str, opening: str, content: str) -> str:
 
 def _write(options: argparse.Namespace) -> None:
     out, base = path_of(options.out), options.base
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"{out} is not the name of a page: end it in .html")
+    check_page_name(out)
     check_output(out, base, overwrite=options.overwrite)
     with in_file(base):
         network = read_model(base)

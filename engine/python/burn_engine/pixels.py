@@ -77,6 +77,8 @@ def decode(
         try:
             image = Image.open(io.BytesIO(encoded), formats=FORMATS)
         except Image.UnidentifiedImageError:
+            if not encoded:
+                raise ValueError("an empty file") from None
             raise ValueError(f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}") from None
         _refuse_bombs(image, encoded)
         if shortest is not None and shortest < min(image.size):

@@ -64,6 +64,12 @@ class Shown:
     about: str
 
 
+def check_page_name(page: Path) -> None:
+    """Raise ValueError if a page would have the name of something else, such as a photograph."""
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"{page} is not the name of a page: end it in .html")
+
+
 def check_page(page: Path, inputs: Iterable[str | Path]) -> None:
     """Raise ValueError if a page cannot be written, or would replace what is read.
 
@@ -75,6 +81,7 @@ def check_page(page: Path, inputs: Iterable[str | Path]) -> None:
         raise ValueError(f"--html {page}: there is no folder {page.parent}")
     if page.is_dir():
         raise ValueError(f"--html {page} is a folder: give the name of a file")
+    check_page_name(page)
     identity = identity_of(page)
     if identity is None:
         return
