@@ -150,7 +150,8 @@ def test_it_learns_from_several_maps_where_python_does(browser, tmp_path, capsys
         line = "Learned from several maps of the network; from its last map alone the "
         assert f"{line}accuracy is {percent(accuracies['last'])}." in told
     else:
-        assert "several maps" not in told  # where there was no choice
+        assert "Learned from the network's last map alone." in told  # there was no choice
+    assert "It tries several maps only where each class has 10 photographs or more." in told
     (asked,) = photographs(tmp_path, 1, 1, hue)
     page.set_input_files("#tried", str(asked))
     page.wait_for_selector("#found ol")
