@@ -1,13 +1,12 @@
 // Elements of a page, and what they do when keys are pressed or files dropped on them.
 import { filesIn } from "./files.js";
 
+const ROOM = 8; // pixels around what has the focus, of which its outline takes four
+
 // Has the arrows move among the buttons of a list, which is one stop of the tabulator.
 // presses: keys that press one, too.
 export function walks(list, { presses = [] } = {}) {
-  list.addEventListener("focusin", ({ target }) => {
-    for (const button of list.querySelectorAll("[tabindex='0']")) button.tabIndex = -1;
-    target.tabIndex = 0;
-  });
+  list.addEventListener("focusin", ({ target }) => stopsAt(list, target));
   list.addEventListener("keydown", (event) => {
     const buttons = [...list.querySelectorAll("button")];
     const at = buttons.indexOf(event.target);
@@ -26,6 +25,37 @@ export function walks(list, { presses = [] } = {}) {
     else return;
     event.preventDefault();
   });
+}
+
+// Makes a button of such a list the one at which the tabulator stops.
+export function stopsAt(list, button) {
+  for (const other of list.querySelectorAll("[tabindex='0']")) other.tabIndex = -1;
+  button.tabIndex = 0;
+}
+
+// Has the page scroll where what stays in sight would cover what has the keyboard's focus.
+// above, below: elements that may stay at the upper and at the lower edge of the window.
+export function uncovers(root, { above, below }) {
+  const scroll = () => {
+    const focused = root.activeElement;
+    // Under a pointer nothing may move, or what it pressed would not be clicked.
+    if (!focused?.matches(":focus-visible")) return;
+    for (const cover of [above, below]) {
+      const over = cover.getBoundingClientRect();
+      const own = (focused.closest(".file") ?? focused).getBoundingClientRect();
+      const isBeside = own.right <= over.left || own.left >= over.right;
+      if (isBeside || own.bottom <= over.top || own.top >= over.bottom) continue;
+      if (cover.contains(focused)) continue;
+      const up = own.top - over.bottom - ROOM;
+      const down = own.bottom - over.top + ROOM;
+      scrollBy({ top: cover === above ? up : down, behavior: "instant" });
+    }
+  };
+  // After the browser has scrolled by itself.
+  root.addEventListener("focusin", () => requestAnimationFrame(scroll));
+  const observer = new ResizeObserver(scroll); // also when they are shown
+  observer.observe(above);
+  observer.observe(below);
 }
 
 export function takesDrops(place, take) {

@@ -1,4 +1,5 @@
 // What a page says of a classifier that it learned: as `burn-engine learn` prints it.
+import { LEAST_IMAGES } from "./maps.js";
 
 const MOST_MISTAKES = 5;
 
@@ -50,15 +51,21 @@ export function factsOf(learned, { hasFrames, empty, milliseconds }) {
   return facts;
 }
 
-// What was learned from, where there was a choice.
+// What was learned from, of a network with more than one map, and when the others are tried.
 function featuresOf(maps) {
-  if (maps?.accuracies.several === undefined) return [];
+  if (!maps) return [];
   const { factors, accuracies } = maps;
-  const text = factors
-    ? "Learned from several maps of the network; from its last map alone the accuracy is " +
-      `${percent(accuracies.last)}.`
-    : "Learned from the network's last map; from several maps the accuracy is " +
+  let text = "Learned from the network's last map alone.";
+  if (factors) {
+    text =
+      "Learned from several maps of the network; from its last map alone the accuracy is " +
+      `${percent(accuracies.last)}.`;
+  } else if (accuracies.several !== undefined) {
+    text =
+      "Learned from the network's last map; from several maps the accuracy is " +
       `${percent(accuracies.several)}.`;
+  }
+  text += ` It tries several maps only where each class has ${LEAST_IMAGES} photographs or more.`;
   return [{ text, kind: "quiet" }];
 }
 

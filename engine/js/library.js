@@ -1,7 +1,7 @@
 // Photographs that a page has read: their copies, groups, and which are similar.
 import { openBackground } from "./background.js";
 import { usualNumber } from "./clustering.js";
-import { pathOf } from "./files.js";
+import { areEqual, pathOf } from "./files.js";
 import { PhotoTasks } from "./photo_tasks.js";
 import { normalized } from "./vectors.js";
 
@@ -21,7 +21,7 @@ class Library {
   #readers;
   #wasm;
   #open;
-  #known = new Map(); // paths of the files that it has, by their size, time and name
+  #known = new Map(); // sets of the files that it has, by their size, time and name
   #units = null; // features of length 1, once they are asked for
   photos = []; // {file, path, small, width, height, bytes, features, seen}
 
@@ -36,15 +36,18 @@ class Library {
   // it has already, and how many it has not read because it was stopped.
   // onRead: is told how many are done. signal: stops it; what is read stays.
   async read(files, { signal, onRead }) {
-    const fresh = files.filter((file) => this.#isNew(file));
-    const photos = new Array(fresh.length);
+    const photos = new Array(files.length);
     const unread = [];
-    let done = 0;
-    const queue = fresh.entries();
+    let [done, known] = [0, 0];
+    const queue = files.entries();
     const readOn = async (_, at) => {
       for (const [i, file] of queue) {
         if (signal.aborted) return;
         try {
+          if (await this.#has(file)) {
+            ++known;
+            continue;
+          }
           if (this.#readers[at].hasEnded) this.#readers[at] = await this.#open();
           photos[i] = this.#photo(file, await this.#readers[at].ask("look", [file]));
         } catch (error) {
@@ -52,36 +55,42 @@ class Library {
           const { message } = error;
           const reason = message.startsWith(name) ? message.slice(name.length) : `: ${message}`;
           unread.push(pathOf(file) + reason);
+          this.#forget(file);
+        } finally {
+          onRead(++done, files.length);
         }
-        onRead(++done, fresh.length);
       }
     };
-    onRead(0, fresh.length);
+    onRead(0, files.length);
     await Promise.all(this.#readers.map(readOn));
-    fresh.forEach((file, i) => photos[i] || this.#forget(file));
     this.photos = this.photos.concat(photos.filter(Boolean));
     this.#units = null;
-    return { unread, known: files.length - fresh.length, left: fresh.length - done };
+    return { unread, known, left: files.length - done };
   }
 
-  // Whether it does not have a file yet, which it has from now on: otherwise a file that is given
-  // twice would be its own copy. Of a path a page knows only the end, from where the file was chosen.
-  #isNew(file) {
+  // Whether it has a file; otherwise it has it from now on. A file that is given twice would be its
+  // own copy. Of a path a page knows only the end, from where the file was chosen, so two files may
+  // have the same one, and their bytes decide.
+  async #has(file) {
     const path = `/${pathOf(file)}`;
-    const paths = this.#pathsLike(file);
-    if (paths.some((other) => other.endsWith(path) || path.endsWith(other))) return false;
-    paths.push(path);
-    return true;
+    const files = this.#filesLike(file);
+    // It goes on to those that other readers add meanwhile.
+    for (const known of files) {
+      const other = `/${pathOf(known)}`;
+      const mayBe = other.endsWith(path) || path.endsWith(other);
+      if (mayBe && (await areEqual(known, file))) return true;
+    }
+    files.add(file);
+    return false;
   }
 
   #forget(file) {
-    const paths = this.#pathsLike(file);
-    paths.splice(paths.indexOf(`/${pathOf(file)}`), 1);
+    this.#filesLike(file).delete(file);
   }
 
-  #pathsLike({ size, lastModified, name }) {
+  #filesLike({ size, lastModified, name }) {
     const key = `${size} ${lastModified} ${name}`;
-    if (!this.#known.has(key)) this.#known.set(key, []);
+    if (!this.#known.has(key)) this.#known.set(key, new Set());
     return this.#known.get(key);
   }
 

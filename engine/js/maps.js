@@ -3,7 +3,7 @@
 import { reading, takeApart } from "./packed_parts.js";
 
 const NUM_BLOCKS = 4;
-const LEAST_IMAGES = 10; // of each class, to choose
+export const LEAST_IMAGES = 10; // of each class, to choose
 const FORMAT = 5; // the first with means of several maps
 const FORMAT_OF_FLOAT_SIDES = 4;
 

@@ -1,17 +1,20 @@
 // The panel that learns classes: photographs of each, a classifier that is learned from their
 // features at once, what it says of other photographs, and the packed file with it.
 import { closeCamera, frameOf, holds, openCamera } from "./camera.js";
-import { buttonOf, ignoresDrops, list, paragraph, saves, takesDrops, walks } from "./elements.js";
+import {
+  buttonOf, ignoresDrops, list, paragraph, saves, stopsAt, takesDrops, uncovers, walks,
+} from "./elements.js";
 import { classify, withClassifier } from "./learn.js";
 import { counted, factsOf, thousands } from "./learned_facts.js";
 import { markup, STYLE } from "./panel_markup.js";
-import { drawn, thumbnail } from "./picture.js";
+import { drawn, smallAddress } from "./picture.js";
 
 const BETWEEN_ANSWERS = 120; // ms, at least, of the camera
 const BEFORE_LEARNING = 250; // ms without a change
 const BEFORE_SHOWN = 250; // ms that work takes before the panel says so
 const MOST_SHOWN = 12; // classes of an answer
 const THUMBNAIL = 96; // pixels
+const AT_ONCE = 60; // photographs of a class that are shown; ten times as many more on demand
 
 // Fills an element with the panel.
 // background: what openBackground returned. network: a function that returns the packed file's
@@ -26,12 +29,15 @@ class Panel {
   #root;
   #background;
   #network;
-  #classes = []; // {name, photos, card}; a photo is {features, isFrame}
+  // {name, photos, removed, most, card}; a photo is {features, name, small, isFrame}. The card shows
+  // at most `most` photos, the newest ones, the last first.
+  #classes = [];
   #learned = null; // what learn returned
   #learning = null; // AbortController of what is learned, or was last
   #isLearning = false; // or will in a moment
   #camera = null; // MediaStream
   #reading = 0; // groups of files that are being read
+  #numFrames = 0; // that were taken
   #isTaking = false; // a picture of the camera goes through the network
   #trying = null; // {file} that was given last, which may still be read
   #tried = null; // features of the photograph that is shown
@@ -59,6 +65,7 @@ class Panel {
     };
     takesDrops(this.#element("trial"), ([file]) => this.#try(file));
     ignoresDrops();
+    uncovers(root, { above: this.#element("viewer"), below: this.#element("doing") });
     addEventListener("beforeunload", (event) => {
       if (!this.#isSaved) event.preventDefault();
     });
@@ -122,7 +129,7 @@ class Panel {
     let number = this.#classes.length + 1;
     while (names.includes(`class ${number}`)) ++number;
     const card = this.#element("class").content.cloneNode(true).firstElementChild;
-    const made = { name: `class ${number}`, photos: [], card };
+    const made = { name: `class ${number}`, photos: [], removed: [], most: AT_ONCE, card };
     const name = card.querySelector("header input");
     name.value = made.name;
     name.oninput = () => {
@@ -141,6 +148,8 @@ class Panel {
     holds(card.querySelector(".hold"), () => this.#addFrame(made));
     card.querySelector(".hold").hidden = !this.#camera;
     walks(card.querySelector(".photos"), { presses: ["Delete", "Backspace"] });
+    card.querySelector(".more").onclick = () => this.#showMore(made);
+    card.querySelector(".removed button").onclick = () => this.#putBack(made);
     this.#classes.push(made);
     this.#element("classes").append(card);
     label(made);
@@ -172,7 +181,7 @@ class Panel {
       ++done;
       try {
         const { features, picture } = await this.#background.features(file);
-        this.#addPhoto(made, features, picture, false);
+        this.#addPhoto(made, features, picture, file.name, false);
       } catch (error) {
         unread.push(error.message);
       }
@@ -197,7 +206,8 @@ class Panel {
     this.#isTaking = true;
     try {
       const { features, picture } = await this.#background.features(pixels);
-      if (this.#classes.includes(made)) this.#addPhoto(made, features, picture, true);
+      const name = `picture ${++this.#numFrames} of the camera`;
+      if (this.#classes.includes(made)) this.#addPhoto(made, features, picture, name, true);
     } catch (error) {
       this.#problem(error.message);
     }
@@ -205,27 +215,79 @@ class Panel {
     this.#changed();
   }
 
-  #addPhoto(made, features, picture, isFrame) {
-    const photo = { features, isFrame };
-    made.photos.push(photo);
-    const item = document.createElement("li");
-    const button = buttonOf("", () => {
-      const next = item.nextElementSibling ?? item.previousElementSibling;
-      (next?.firstElementChild ?? made.card.querySelector("header input")).focus();
-      item.remove();
-      made.photos = made.photos.filter((one) => one !== photo);
-      label(made);
-      this.#changed();
-    });
-    button.title = "Remove this photograph";
-    button.setAttribute("aria-label", "Remove this photograph");
-    button.append(thumbnail(picture, THUMBNAIL));
-    button.tabIndex = made.photos.length > 1 ? -1 : 0;
-    item.append(button);
-    const list = made.card.querySelector(".photos");
-    list.append(item);
+  #addPhoto(made, features, picture, name, isFrame) {
+    this.#put(made, { features, name, small: smallAddress(picture, THUMBNAIL), isFrame });
     label(made);
-    list.scrollTop = list.scrollHeight;
+  }
+
+  // Shows a photograph before the others, and no longer the oldest of those that are too many.
+  #put(made, photo) {
+    made.photos.push(photo);
+    const list = photosIn(made);
+    const { activeElement } = this.#root;
+    const item = this.#itemOf(made, photo);
+    list.prepend(item);
+    if (!list.contains(activeElement)) {
+      stopsAt(list, item.firstElementChild);
+      list.scrollTop = 0;
+    }
+    while (list.children.length > made.most && !list.lastElementChild.contains(activeElement)) {
+      list.lastElementChild.remove();
+    }
+  }
+
+  #itemOf(made, photo) {
+    const item = document.createElement("li");
+    const button = buttonOf("", () => this.#removePhoto(made, photo, item));
+    button.title = `Remove ${photo.name}`;
+    button.setAttribute("aria-label", button.title);
+    button.tabIndex = -1;
+    const image = document.createElement("img");
+    image.alt = "";
+    image.src = photo.small;
+    button.append(image);
+    item.append(button);
+    return item;
+  }
+
+  // Shows older photographs until there are as many as may be.
+  #fill(made) {
+    const list = photosIn(made);
+    const { photos } = made;
+    while (list.children.length < Math.min(made.most, photos.length)) {
+      list.append(this.#itemOf(made, photos.at(-1 - list.children.length)));
+    }
+  }
+
+  #showMore(made) {
+    const list = photosIn(made);
+    const shown = list.children.length;
+    made.most = shown + 10 * AT_ONCE;
+    this.#fill(made);
+    label(made);
+    list.children[shown].firstElementChild.focus();
+  }
+
+  #removePhoto(made, photo, item) {
+    const list = photosIn(made);
+    const at = [...list.children].indexOf(item);
+    made.photos = made.photos.filter((one) => one !== photo);
+    made.removed.push(photo);
+    item.remove();
+    this.#fill(made);
+    const next = list.children[at] ?? list.lastElementChild;
+    (next?.firstElementChild ?? made.card.querySelector("header input")).focus();
+    label(made, `Removed ${photo.name}.`);
+    this.#changed();
+  }
+
+  // Puts the photograph back that was removed last.
+  #putBack(made) {
+    const photo = made.removed.pop();
+    this.#put(made, photo);
+    label(made, `${photo.name} is back.`);
+    if (!made.removed.length) photosIn(made).querySelector("button").focus();
+    this.#changed();
   }
 
   // --- The camera. ---
@@ -445,14 +507,26 @@ const NOTHING = {
   kind: "quiet",
 };
 
-// What a class's card says besides its photographs.
-function label({ name, photos, card }) {
+const photosIn = ({ card }) => card.querySelector(".photos");
+
+// What a class's card says besides its photographs. said: what became of one.
+function label(made, said = "") {
+  const { name, photos, removed, card } = made;
   const number = card.querySelector(".count");
-  const list = card.querySelector(".photos");
+  const list = photosIn(made);
   card.setAttribute("aria-label", name || "a class without a name");
   card.querySelector(".remove").setAttribute("aria-label", `Remove ${name || "this class"}`);
   number.textContent = photos.length ? thousands(photos.length) : "";
   number.title = counted(photos.length, "photograph");
   list.hidden = !photos.length;
   list.setAttribute("aria-label", `Photographs of ${name || "this class"}`);
+  const left = photos.length - list.children.length;
+  const more = card.querySelector(".more");
+  const next = Math.min(left, 10 * AT_ONCE);
+  more.hidden = left <= 0;
+  more.textContent = `Show ${thousands(next)} more${next < left ? ` of ${thousands(left)}` : ""}`;
+  const [status, back] = card.querySelector(".removed").children;
+  status.textContent = said;
+  back.hidden = !removed.length;
+  back.textContent = removed.length ? `Put ${removed.at(-1).name} back` : "";
 }

@@ -10,11 +10,14 @@ export const STYLE = `${CONTROLS}
 .answers { display: contents; }
 #viewer { order: -1; position: sticky; top: var(--top, 0px); z-index: 1; }
 #viewer video { max-height: 9rem; }
+@media (max-height: 22rem) { #viewer { position: static; } } /* it would leave too little */
 #trial { order: 1; }
 #learned { order: 2; }
 @container (min-width: 46rem) {
   .panel { grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); }
-  .answers { display: grid; gap: 1rem; position: sticky; top: calc(var(--top, 0px) + 1rem); }
+  /* As high as leaves room for #doing; what stays in sight can only be scrolled by itself. */
+  .answers { display: grid; gap: 1rem; position: sticky; top: calc(var(--top, 0px) + 1rem);
+    max-height: calc(100vh - var(--top, 0px) - 6rem); overflow-y: auto; }
   #viewer { position: static; }
   #viewer video { max-height: 15rem; }
   #viewer, #trial, #learned { order: 0; }
@@ -31,13 +34,17 @@ section, .class { background: var(--card); border: 1px solid var(--line); border
   border: 1px solid var(--line); border-radius: .4rem; background: transparent; color: inherit; }
 button.hold { touch-action: none; user-select: none; -webkit-user-select: none; }
 .photos { display: flex; flex-wrap: wrap; gap: .3rem; margin: .6rem -.2rem -.2rem; padding: .2rem;
-  list-style: none; max-height: 11.7rem; overflow-y: auto; }
+  list-style: none; max-height: 13.2rem; overflow-y: auto; }
 .photos button { padding: 0; min-height: 0; border: 0; background: none; display: block;
   position: relative; line-height: 0; }
-.photos img { width: 3rem; height: 3rem; border-radius: .3rem; object-fit: cover; }
-.photos button::after { content: "×"; position: absolute; inset: 0; display: none; color: #fff;
-  place-items: center; background: #000a; border-radius: .3rem; font-size: 1.4rem; }
-.photos button:hover::after, .photos button:focus-visible::after { display: grid; }
+.photos img { width: 3.6rem; height: 3.6rem; border-radius: .3rem; object-fit: cover; }
+.photos button::after { content: "×"; position: absolute; top: 0; right: 0; width: 1.2rem;
+  height: 1.2rem; line-height: 1.15rem; color: #fff; background: #000b; border-radius: 0 .3rem; }
+.photos button:hover::after, .photos button:focus-visible::after { background: #b3261e; }
+.more { margin-top: .6rem; }
+.removed { margin: 0; }
+.removed:has(> :not(:empty)) { margin-top: .6rem; }
+.removed > * { overflow-wrap: anywhere; min-width: 0; }
 video, #shown { width: 100%; max-height: 15rem; object-fit: contain; display: block; }
 video { background: #000; border-radius: .4rem .4rem 0 0; }
 #shown { object-position: left; }
@@ -110,6 +117,9 @@ export const markup = (level) => `
       <button type="button" class="hold">Hold to take photographs</button>
     </div>
     <ul class="photos" role="list" hidden></ul>
+    <button type="button" class="more" hidden></button>
+    <p class="row removed"><span class="quiet" role="status"></span><button type="button"
+      hidden></button></p>
   </div>
 </template>
 `;

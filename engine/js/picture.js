@@ -16,16 +16,13 @@ export function drawn({ data, width, height }, canvas) {
   return canvas;
 }
 
-// Returns an image no larger than `most` pixels as an element. A page with a thousand canvases
-// becomes slow, one with as many pictures does not.
-export function thumbnail(image, most) {
+// Returns the address of an image no larger than `most` pixels, for an element. A page with a
+// thousand canvases becomes slow, one with as many pictures does not.
+export function smallAddress(image, most) {
   const whole = drawn(image, document.createElement("canvas"));
   const small = Object.assign(document.createElement("canvas"), within(image, most));
   small.getContext("2d").drawImage(whole, 0, 0, small.width, small.height);
-  const made = document.createElement("img");
-  made.alt = "";
-  made.src = small.toDataURL("image/jpeg", QUALITY);
-  return made;
+  return small.toDataURL("image/jpeg", QUALITY);
 }
 
 // Returns the file of an image no larger than `most` pixels, also in a worker.

@@ -37,10 +37,11 @@ def ask(tmp_path):
     return asked
 
 
-def test_a_worker_that_ends_costs_one_photograph():
+def test_a_worker_that_ends_costs_one_photograph_and_bytes_tell_files_apart():
     assert answers("library.mjs", ENGINE / "js") == {
-        "workers": 5,  # four, and one in place of that which ended
-        "read": 99,
+        "equal": 2,  # of six files
+        "workers": 6,  # four, and one in place of each that ended
+        "read": 99 + 4,
         "unread": ["7.jpg: out of memory"],
         "known": 0,
         "left": 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -200,6 +201,23 @@ def test_a_file_in_two_folders_is_a_copy_and_a_file_given_twice_is_none(page, ph
     page.wait_for_selector("#count >> text=2 photographs; 1 was there already.")
     page.wait_for_selector("#copies .group")
     assert sorted(page.locator("#copies .folder").all_inner_texts()) == ["all/second/", "first/"]
+
+
+def test_files_chosen_alone_are_told_apart_by_their_bytes(page, tmp_path):
+    """These have one name, size and time."""
+    for kind in range(2):
+        (tmp_path / str(kind)).mkdir()
+        path = tmp_path / str(kind) / "a.bmp"
+        Image.fromarray(scene(kind, 80, 110)).save(path)
+        os.utime(path, (1e9, 1e9))
+    paths = [tmp_path / str(kind) / "a.bmp" for kind in range(2)]
+    assert paths[0].stat().st_size == paths[1].stat().st_size
+    page.set_input_files("#chosen", paths[0])
+    page.wait_for_selector("#count >> text=1 photograph.")
+    page.set_input_files("#chosen", paths[1])
+    page.wait_for_selector("#count >> text=2 photographs.")
+    page.set_input_files("#chosen", paths[0])
+    page.wait_for_selector("#count >> text=2 photographs; 1 was there already.")
 
 
 def test_decisions_stay_when_photographs_are_added(page, photos):

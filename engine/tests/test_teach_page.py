@@ -150,7 +150,8 @@ def test_it_learns_from_several_maps_where_python_does(browser, tmp_path, capsys
         line = "Learned from several maps of the network; from its last map alone the "
         assert f"{line}accuracy is {percent(accuracies['last'])}." in told
     else:
-        assert "several maps" not in told  # where there was no choice
+        assert "Learned from the network's last map alone." in told  # there was no choice
+    assert "It tries several maps only where each class has 10 photographs or more." in told
     (asked,) = photographs(tmp_path, 1, 1, hue)
     page.set_input_files("#tried", str(asked))
     page.wait_for_selector("#found ol")
@@ -191,6 +192,113 @@ def test_photographs_and_classes_can_be_removed_and_named_anew(page, tmp_path):
     page.click(".class:nth-child(3) .remove")
     page.wait_for_selector("#facts >> text=5 photographs")
     assert page.locator(".class").count() == 2
+
+
+def shown(page, number=1):
+    """Return what the buttons of a class's photographs say, in their order."""
+    buttons = page.locator(f".class:nth-child({number}) .photos button")
+    return buttons.evaluate_all("(all) => all.map((one) => one.ariaLabel)")
+
+
+FOCUSED = """() => {
+  const focused = document.getElementById("panel").shadowRoot.activeElement;
+  return focused?.ariaLabel ?? focused?.textContent;
+}"""
+
+
+def test_what_was_removed_can_be_put_back(page, tmp_path):
+    teach(page, 1, "red", photographs(tmp_path, 0, 3))
+    teach(page, 2, "green", photographs(tmp_path, 1, 3))
+    assert "6 photographs" in facts(page)
+    assert shown(page) == ["Remove 0 2.png", "Remove 0 1.png", "Remove 0 0.png"]
+    page.locator(".class:nth-child(1) .photos button").nth(1).focus()
+    for said, focused in (
+        ("Removed 0 1.png.", "Remove 0 0.png"),
+        ("Removed 0 0.png.", "Remove 0 2.png"),
+        ("Removed 0 2.png.", "Name of the class"),
+    ):
+        page.keyboard.press("Delete")
+        assert page.inner_text(".class:nth-child(1) .removed span") == said
+        assert page.evaluate(FOCUSED) == focused
+    page.wait_for_selector("#facts >> text=Nothing yet")
+    back = page.locator(".class:nth-child(1) .removed button")
+    for name, focused in (("0 2.png", "Put 0 0.png back"), ("0 0.png", "Put 0 1.png back")):
+        assert back.inner_text() == f"Put {name} back"
+        back.press("Enter")
+        assert page.evaluate(FOCUSED) == focused
+    assert "5 photographs" in facts(page)
+    back.press("Enter")
+    assert page.evaluate(FOCUSED) == "Remove 0 1.png"
+    page.wait_for_selector("#facts >> text=6 photographs")
+    assert back.is_hidden()
+    assert shown(page) == ["Remove 0 1.png", "Remove 0 0.png", "Remove 0 2.png"]
+    assert page.locator(".class:nth-child(1) .photos [tabindex='0']").count() == 1
+
+
+def test_of_many_photographs_the_newest_are_shown_and_more_on_demand(page, tmp_path):
+    paths = photographs(tmp_path, 0, 64)
+    card = page.locator(".class:nth-child(1)")
+    card.locator("input[type=file]").set_input_files([str(path) for path in paths])
+    page.wait_for_selector(".class:nth-child(1) .count >> text=64")
+    newest = [f"Remove {path.name}" for path in reversed(paths)]
+    assert shown(page) == newest[:60]
+    more = card.locator(".more")
+    assert more.inner_text() == "Show 4 more"
+    card.locator(".photos button").nth(59).click()
+    assert shown(page) == [*newest[:59], newest[60]]  # an older one takes its place
+    card.locator(".removed button").click()
+    assert shown(page) == [newest[59], *newest[:59]]
+    more.press("Enter")
+    assert shown(page) == [newest[59], *newest[:59], *newest[60:]]
+    assert page.evaluate(FOCUSED) == newest[60]
+    assert more.is_hidden()
+
+
+# The part of what has the focus that is in the window and under nothing else, at five points.
+IN_SIGHT = """async () => {
+  for (let i = 0; i < 3; ++i) await new Promise(requestAnimationFrame);
+  const root = document.getElementById("panel").shadowRoot;
+  const focused = root.activeElement;
+  if (!focused) return null;
+  const shown = focused.closest(".file") ?? focused;
+  const { left, right, top, bottom } = shown.getBoundingClientRect();
+  const places = [[left + 3, top + 3], [right - 3, top + 3], [left + 3, bottom - 3],
+    [right - 3, bottom - 3], [(left + right) / 2, (top + bottom) / 2]];
+  const seen = places.filter((place) => shown.contains(root.elementFromPoint(...place)));
+  return [focused.ariaLabel || shown.textContent.trim(), seen.length / places.length];
+}"""
+
+
+@pytest.mark.parametrize("size", [(390, 844), (390, 340), (1280, 720)])
+def test_what_has_the_focus_is_in_sight(browser, folder, tmp_path, size):
+    """With the camera, also where something is being read, forwards and backwards."""
+    page, said, _ = opened(
+        browser,
+        (folder / "teach.html").as_uri(),
+        viewport={"width": size[0], "height": size[1]},
+    )
+    page.click("#add")
+    for number in range(1, 4):
+        teach(page, number, f"class {number}", photographs(tmp_path, number - 1, 10))
+    facts(page)
+    page.focus("#camera")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#found ol")  # of the camera, whose height changes no more
+    page.evaluate("""() => {
+      const doing = document.getElementById("panel").shadowRoot.getElementById("doing");
+      doing.querySelector("span").textContent = "Reading";
+      doing.hidden = false;
+    }""")
+    seen = [page.evaluate(IN_SIGHT)]
+    for key in ("Tab", "Shift+Tab"):
+        for _ in range(22):  # all, and from the last to the first
+            page.keyboard.press(key)
+            seen.append(page.evaluate(IN_SIGHT))
+    names = {one[0] for one in seen if one}
+    assert {"Hold to take photographs", "Remove class 1", "Try a photograph…", "Stop"} <= names
+    assert [one for one in seen if one and one[1] < 1] == []
+    assert said == []
+    page.context.close()
 
 
 def test_what_cannot_be_read_is_named_and_left_out(page, tmp_path):
@@ -396,7 +504,7 @@ def test_a_screen_reader_is_told_what_everything_is(page, tmp_path):
         '- button "Remove red"',
         '- button "Add photographs…"',
         '- list "Photographs of red":',
-        '- button "Remove this photograph"',
+        '- button "Remove 0 1.png"',
         '- region "What it learned":',
         '- heading "What it learned" [level=2]',
         "- status:",
