@@ -27,7 +27,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,10 +55,10 @@ from burn_engine.appearance import (
 )
 from burn_engine.search import nearest
 from burn_engine.vectors import normalized
-from engine import export_peer
+from engine import export_peer, imported
 
 # Not by an import statement: burn's environment, in which types are checked, does not have it.
-imagehash = import_module("imagehash")
+imagehash = imported("imagehash", "imagehash")
 
 Photo = Image.Image
 PRECISION = 0.99
@@ -148,6 +147,8 @@ def burn_closeness(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         key = (whose * len(right) + others) * 2 + (ways != UNALTERED)
         new = np.concatenate([[True], key[1:] != key[:-1]])[: len(key)]
         for part in np.array_split(np.flatnonzero(new), 1 + int(new.sum()) // 1024):
+            if not len(part):
+                continue  # no two are alike
             both = np.concatenate([left, right])
             value = agreements(both, whose[part], others[part] + len(left), ways[part])
             value -= np.where(ways[part] == UNALTERED, 0, LEAST_OF_ALTERED - LEAST_AGREEMENT)

@@ -32,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,14 @@ def onnx_run(file: Path, images: np.ndarray, threads: int) -> Run:
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, {"images": images})
+
+
+def imported(module: str, package: str) -> Any:
+    """Return a module that burn does not install, or end with what installs it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        sys.exit(f"this compares with {package}: pip install {package}")
 
 
 def instruction_sets() -> list[str]:

@@ -16,7 +16,6 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ import numpy as np
 
 from burn.runtime.hardware import processor
 from burn_engine.search import nearest
-from engine import Contender, instruction_sets, one_round
+from engine import Contender, imported, instruction_sets, one_round
 
 # Not by import statements: burn's environment, in which types are checked, does not have them.
-faiss, usearch = import_module("faiss"), import_module("usearch.index")
+faiss, usearch = imported("faiss", "faiss-cpu"), imported("usearch.index", "usearch")
 
 K = 10
 

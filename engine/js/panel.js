@@ -13,6 +13,7 @@ const BETWEEN_ANSWERS = 120; // ms, at least, of the camera
 const BEFORE_LEARNING = 250; // ms without a change
 const BEFORE_SHOWN = 250; // ms that work takes before the panel says so
 const MOST_SHOWN = 12; // classes of an answer
+const MOST_UNREAD = 200; // files that are named
 const THUMBNAIL = 96; // pixels
 const AT_ONCE = 60; // photographs of a class that are shown; ten times as many more on demand
 
@@ -38,6 +39,8 @@ class Panel {
   #camera = null; // MediaStream
   #reading = 0; // groups of files that are being read
   #numFrames = 0; // that were taken
+  #numGiven = 0; // files
+  #unread = []; // why files of these could not be read
   #isTaking = false; // a picture of the camera goes through the network
   #trying = null; // {file} that was given last, which may still be read
   #tried = null; // features of the photograph that is shown
@@ -192,12 +195,18 @@ class Panel {
     this.#changed();
   }
 
+  // Adds to what is said of files that could not be read, the last ones first.
   #showUnread(sentences, number) {
+    this.#numGiven += number;
+    if (!sentences.length) return; // or it would be read out again
+    this.#unread.push(...sentences);
     const box = this.#element("unread");
-    box.hidden = !sentences.length;
-    const lines = sentences.slice(0, 5);
-    if (sentences.length > 5) lines.push(`and ${sentences.length - 5} more`);
-    box.textContent = `Left out: ${sentences.length} of ${number}. ${lines.join("; ")}`;
+    const left = this.#unread.length;
+    box.hidden = false;
+    const lines = this.#unread.slice(-MOST_UNREAD).reverse();
+    if (left > lines.length) lines.push(`and ${thousands(left - lines.length)} more`);
+    box.textContent =
+      `Left out: ${thousands(left)} of ${thousands(this.#numGiven)}. ${lines.join("; ")}`;
   }
 
   async #addFrame(made) {

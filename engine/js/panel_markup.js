@@ -11,6 +11,7 @@ export const STYLE = `${CONTROLS}
 #viewer { order: -1; position: sticky; top: var(--top, 0px); z-index: 1; }
 #viewer video { max-height: 9rem; }
 @media (max-height: 22rem) { #viewer { position: static; } } /* it would leave too little */
+#unread { max-height: 12rem; overflow-y: auto; }
 #trial { order: 1; }
 #learned { order: 2; }
 @container (min-width: 46rem) {

@@ -185,6 +185,7 @@ size_t hamming_of_eights(__m512i query, const uint8_t *codes, size_t count, uint
         __m512i bits[8];
 #pragma GCC unroll 8
         for (int j = 0; j < 8; ++j) {
+            fetch_ahead(codes + 64 * j);
             const __m512i code = _mm512_loadu_si512(codes + 64 * j);
             bits[j] = _mm512_popcnt_epi64(_mm512_xor_si512(query, code));
         }

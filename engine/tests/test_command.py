@@ -47,6 +47,20 @@ def run(capsys):
     return run
 
 
+def test_ctrl_c_while_numpy_is_imported_is_one_line(tmp_path):
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
+    code = "import sys; from burn_engine_start import main; sys.exit(main())"
+    paths = [str(tmp_path), str(Path(burn_engine.__file__).parents[1])]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--version"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "burn-engine: interrupted\n")
+
+
 @pytest.fixture
 def fails(capsys):
     """A function that runs a command line that fails, and returns its one line of error."""

@@ -260,6 +260,35 @@ def test_an_interrupted_command_keeps_what_is_finished(photos, command, number):
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
+def test_an_interrupt_before_the_first_image_leaves_no_index(photos, command, monkeypatch):
+    from burn_engine import finding
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(finding, "_embeddings", interrupted)
+    status, out, err = command("index", "photos", "a.index")
+    assert (status, out, err) == (130, "", "burn-engine: interrupted\n")
+    assert not Path("a.index").exists()
+
+
+def test_a_list_has_names_of_any_bytes_whatever_the_locale(photos, command):
+    name = b"photos/\xff\xfe.ppm"
+    Path(os.fsdecode(name)).write_bytes(ppm(9))
+    code = "import sys; from burn_engine_start import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "index", "-", "a.index", "--model", command.model],
+        input=name + b"\nphotos/0.ppm\n",
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},  # as en_US.UTF-8 has it
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"a.index: 2 images (2 new), ")
+    assert os.fsdecode(name) in Index.load("a.index")
+
+
 def test_a_long_work_is_saved_every_minute(photos, command, monkeypatch):
     from burn_engine import finding
 

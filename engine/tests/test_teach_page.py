@@ -310,6 +310,14 @@ def test_what_cannot_be_read_is_named_and_left_out(page, tmp_path):
     assert page.inner_text("#unread") == (
         "Left out: 1 of 3. notes.jpg is not an image that this browser can read"
     )
+    (tmp_path / "more.png").write_text("hello")
+    other = page.locator(".class:nth-child(2)")
+    other.locator("input[type=file]").set_input_files([tmp_path / "more.png", paths[0]])
+    other.locator(".photos li").wait_for()
+    assert page.inner_text("#unread") == (
+        "Left out: 2 of 5. more.png is not an image that this browser can read; notes.jpg is not "
+        "an image that this browser can read"
+    )
     page.set_input_files("#tried", tmp_path / "notes.jpg")
     page.wait_for_selector("#found >> text=notes.jpg is not an image")
 

@@ -14,6 +14,7 @@ import pytest
 import burn_engine
 import packed
 from burn_engine import load
+from scenes import scene
 
 ENGINE = Path(__file__).parents[1]
 TOOLS = ENGINE.parent / "build" / "wheels"
@@ -76,6 +77,33 @@ def check(python, networks, tmp_path, isas, **settings):
     command = "import sys; from burn_engine.cli import main; sys.exit(main())"
     printed = run(*python, "-c", command, "info", paths[0], **settings)
     assert "runs on" in printed
+    check_tasks(python, tmp_path, **settings)
+
+
+def check_tasks(python, folder, **settings):
+    """Index, search, find copies, group and teach by the commands, with NumPy alone."""
+    code = "import sys; from burn_engine_start import main; sys.exit(main())"
+
+    def command(*arguments):
+        return run(*python, "-c", code, *arguments, cwd=folder, **settings)
+
+    for seed in range(12):
+        write_ppm(folder / "labelled" / "ab"[seed % 2] / f"{seed}.ppm", scene(seed))
+    write_ppm(folder / "labelled" / "a" / "copy.ppm", scene(0, 40, 40))
+    assert command("index", "labelled", "p.index").startswith("p.index: 13 images (13 new), ")
+    found = command("search", "p.index", "labelled/a/0.ppm", "--k", 2).splitlines()
+    assert [line.split()[-1] for line in found] == ["labelled/a/0.ppm", "labelled/a/copy.ppm"]
+    copies = command("duplicates", "labelled").splitlines()
+    assert [line.split()[-1] for line in copies[1:3]] == ["labelled/a/0.ppm", "labelled/a/copy.ppm"]
+    assert command("cluster", "p.index", "--k", 2).count(" images:\n") == 2
+    assert command("learn", "labelled", "mine.bnn").startswith("13 images of 2 classes:\n")
+    assert command("run", "mine.bnn", "labelled/a/0.ppm").startswith("labelled/a/0.ppm:\n")
+
+
+def write_ppm(path, pixels):
+    height, width, _ = pixels.shape
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(f"P6 {width} {height} 255\n".encode() + pixels.tobytes())
 
 
 @pytest.mark.long  # two minutes of a processor
@@ -93,7 +121,7 @@ def test_on_64_bit_arm(networks, tmp_path):
     install = ("install", "--no-index", "--no-compile", "--target", target)
     run(*EMULATOR, pip / "pip", *install, "--find-links", ARM / "packages", wheel)
     names = {path.name.partition("-")[0].partition(".")[0] for path in target.iterdir()}
-    assert names == {"bin", "burn_engine", "numpy"}
+    assert names == {"bin", "burn_engine", "burn_engine_start", "numpy"}
     settings = {"env": {**os.environ, "PYTHONPATH": str(target)}}
     check(EMULATOR, networks, tmp_path, {"neon", "portable", "reference"}, **settings)
 
