@@ -95,7 +95,7 @@ def test_images_folders_and_tar_files_are_removed_when_they_exist_no_more(
     status, _, err = command("index", "photos/more", "a.index")
     assert status == 2
     assert "no images in this folder" in err
-    assert "--remove takes what the index has of a folder out" in err
+    assert "to take out what the index has of it, add --remove" in err
     (photos / "more").rmdir()
     status, out, err = command("index", "photos/more", "a.index", "--remove")
     assert (status, err) == (0, "")

@@ -151,7 +151,7 @@ def _photos(options: argparse.Namespace, path: Path, index: Index) -> list[Photo
         roots = roots_of(options.images, path.parent)
         if any(covers(root, name) for name in index.names for root in roots):
             raise ValueError(
-                f"{error}; --remove takes what the index has of a folder out"
+                f"{error}; to take out what the index has of it, add --remove"
             ) from None
         raise
 
