@@ -35,7 +35,7 @@ from burn.report.render.tables import comparison_markdown, number_name
 from reproduction.analyses.figure import Report
 from reproduction.analyses.rows import from_csv
 from reproduction.analyses.run import ANALYSES
-from reproduction.claims import Evidence, claims
+from reproduction.claims import Campaign, Evidence, claims
 from reproduction.documents import engine_figure, family_picture, search_table
 from reproduction.documents.teacher_share import share_table
 
@@ -48,6 +48,8 @@ _HEADLINE = (  # of clothing.jsonl, in README
     "lite0, float, trained with ImageNet labels",
 )
 TEST_IMAGES = 5000  # size of CIFAR-10's validation split, on which the claims are evaluated
+_TINY = "compared-tiny.jsonl"
+_TINY_TEST_IMAGES = 10_000
 
 
 def main() -> None:
@@ -70,7 +72,8 @@ def take(folder: Path) -> None:
     found = []
     if (folder / "comparison.json").is_file():
         about = json.loads((folder / "comparison.json").read_text())
-        found.append(_keep(_comparison(about), read_campaign(folder)))
+        name, results = _comparison(about), read_campaign(folder)
+        found.append(_keep(name, _with_other_seeds(name, results) if name == _TINY else results))
     if (folder / "ablation.json").is_file():
         runs = json.loads((folder / "ablation.json").read_text())["runs"]
         found += _keep_ablation(read_ablation(folder, runs))
@@ -96,7 +99,20 @@ def _comparison(about: dict[str, Any]) -> str:
     """Return the file for a comparison with these settings."""
     if about["family"] == "photos":
         return "compared-photos.jsonl"
+    if "tiny" in "/".join(Path(about["data"]).parts[-2:]):  # of reproduction.tiny
+        return _TINY
     return "compared.jsonl" if about["teacher"] == "lite0" else "compared-label-free.jsonl"
+
+
+def _with_other_seeds(name: str, results: Sequence[Result]) -> list[Result]:
+    """Return results, and before them those that are kept of runs that are not among them."""
+    runs = {(r.model, r.seed) for r in results}
+    file = DATA / name
+    kept = read_results(file) if file.is_file() else []
+    return sorted(
+        [*(r for r in kept if (r.model, r.seed) not in runs), *results],
+        key=lambda r: (r.model, r.seed),
+    )
 
 
 def _keep(name: str, results: Sequence[Result]) -> str:
@@ -142,6 +158,7 @@ def documents() -> dict[str, str]:
     )
     values = dict(
         compared=_table(comparison_markdown(_compared())),
+        compared_tiny=_table(comparison_markdown(_results(_TINY))),
         compared_photos=_table(comparison_markdown(_results("compared-photos.jsonl"))),
         label_free=_table(comparison_markdown(_results("compared-label-free.jsonl"))),
         ablated=_table(ablation_markdown(_results("ablated.jsonl"))),
@@ -301,6 +318,7 @@ def _evidence() -> Evidence:
         rows["gradients"],
         rows["ema-toy"],
         rows["negatives"],
+        [Campaign("Tiny-ImageNet", _TINY_TEST_IMAGES, _results(_TINY))],
     )
 
 
