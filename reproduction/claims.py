@@ -68,8 +68,8 @@ class Evidence:
         ema_toy: Rows of `burn analyze ema-toy`.
         negatives: Rows of `burn analyze negatives`.
         elsewhere: Comparisons on other data, the one with most test images first. Each claim on
-            methods is evaluated on the first in which all its methods have two seeds by its
-            measure, and on `compared` if there is none.
+            methods is evaluated on the first in which all its methods have two seeds in common by
+            its measure, and on `compared` if there is none.
     """
 
     test_images: int
@@ -295,10 +295,9 @@ def _models(order: _Order, scores: Scores) -> list[str]:
 
 
 def _repeated(scores: Scores, models: Sequence[str], measure: str) -> bool:
-    """Return whether all models have at least two seeds by a measure."""
-    return scores.has(*models, by=measure) and all(
-        scores.seeds(model, measure) > 1 for model in models
-    )
+    """Return whether all models have two seeds in common by a measure, and kNN beside linear."""
+    measures = ("linear", "knn") if measure == "linear" else (measure,)
+    return all(len(scores.common_seeds(*models, by=by)) > 1 for by in measures)
 
 
 def _detection() -> Claim:

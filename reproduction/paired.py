@@ -161,9 +161,9 @@ class Scores:
         """Return whether all models were evaluated by a measure."""
         return all(self._by_model.get((by, model)) for model in models)
 
-    def seeds(self, model: str, protocol: str = "linear") -> int:
-        """Return the number of a model's runs."""
-        return len(self._by_model[protocol, model])
+    def common_seeds(self, *models: str, by: str = "linear") -> set[int]:
+        """Return the seeds with which all models were evaluated by a measure."""
+        return set.intersection(*(set(self._by_model.get((by, model), {})) for model in models))
 
     def mean(self, model: str, protocol: str = "linear") -> float:
         """Return a model's mean over seeds in %."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+_JPEG = b"\xff\xd8"  # how its files begin
 _ANNOTATIONS = "val_annotations.txt"  # a line a file: its name, its class, the corners of a box
 
 
@@ -29,6 +30,10 @@ def write(clone: Path, folder: Path) -> tuple[int, int]:
 
     Returns:
         The numbers of training and of validation images.
+
+    Raises:
+        ValueError: The clone is damaged; nothing is written.
+        OSError: A file cannot be read or written.
     """
     classes = sorted(path.name for path in (clone / "train").iterdir() if path.is_dir())
     train = [
@@ -37,21 +42,30 @@ def write(clone: Path, folder: Path) -> tuple[int, int]:
         for path in sorted((clone / "train" / name).rglob("*.JPEG"))
     ]
     random.Random(0).shuffle(train)
-    lines = (clone / "val" / _ANNOTATIONS).read_text(encoding="utf-8").splitlines()
-    val = [
-        (clone / "val" / "images" / name, classes.index(label))
-        for name, label, *_ in (line.split("\t") for line in lines)
-    ]
+    annotations = clone / "val" / _ANNOTATIONS
+    val = []
+    for number, line in enumerate(annotations.read_text(encoding="utf-8").splitlines(), 1):
+        name, _, rest = line.partition("\t")
+        label = rest.partition("\t")[0]
+        if label not in classes or name != Path(name).name:
+            raise ValueError(f"{annotations}: line {number} is no image with a class")
+        val.append((clone / "val" / "images" / name, classes.index(label)))
+    tables = _table(train), _table(val)
     folder.mkdir(parents=True, exist_ok=True)
-    for rows, file in ((train, "train.parquet"), (val, "val.parquet")):
-        _write(rows, folder / file)
+    for table, name in zip(tables, ("train.parquet", "val.parquet"), strict=True):
+        pq.write_table(table, folder / name)
     return len(train), len(val)
 
 
-def _write(rows: Sequence[tuple[Path, int]], file: Path) -> None:
-    images = [{"bytes": path.read_bytes(), "path": path.name} for path, _ in rows]
+def _table(rows: Sequence[tuple[Path, int]]) -> pa.Table:
+    images = []
+    for path, _ in rows:
+        encoded = path.read_bytes()
+        if not encoded.startswith(_JPEG):
+            raise ValueError(f"{path} is no JPEG file")
+        images.append({"bytes": encoded, "path": path.name})
     labels = pa.array([label for _, label in rows], pa.int64())
-    pq.write_table(pa.table({"image": images, "label": labels}), file)
+    return pa.table({"image": images, "label": labels})
 
 
 def main() -> None:
@@ -64,7 +78,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if not (arguments.clone / "val" / _ANNOTATIONS).is_file():
         parser.error(f"{arguments.clone} has no val/{_ANNOTATIONS}: give a clone of the repository")
-    train, val = write(arguments.clone, arguments.out)
+    try:
+        train, val = write(arguments.clone, arguments.out)
+    except (OSError, ValueError) as error:
+        parser.error(f"{error}: give a whole clone, and a folder for the files")
     print(f"{arguments.out}: {train:,} training and {val:,} validation images")
 
 

@@ -63,7 +63,7 @@ function featuresOf(maps) {
   } else if (accuracies.several !== undefined) {
     text =
       "Learned from the network's last map; from several maps the accuracy is " +
-      `${percent(accuracies.several)}.`;
+      `${percent(accuracies.several)}, not clearly better.`;
   }
   text += ` It tries several maps only where each class has ${LEAST_IMAGES} photographs or more.`;
   return [{ text, kind: "quiet" }];

@@ -61,6 +61,27 @@ def test_ctrl_c_while_numpy_is_imported_is_one_line(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "burn-engine: interrupted\n")
 
 
+def test_learn_has_one_thread_for_matrices_unless_told_otherwise(tmp_path):
+    (tmp_path / "numpy.py").write_text(
+        "import os; print(os.environ.get('OPENBLAS_NUM_THREADS')); raise KeyboardInterrupt"
+    )
+    code = "import sys; from burn_engine_start import main; sys.exit(main())"
+    paths = [str(tmp_path), str(Path(burn_engine.__file__).parents[1])]
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    for command, more, expected in (
+        ("learn", {}, "1"), ("run", {}, "None"), ("learn", {"OPENBLAS_NUM_THREADS": "2"}, "2"),
+    ):  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", code, command],
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout == f"{expected}\n"
+
+
 @pytest.fixture
 def fails(capsys):
     """A function that runs a command line that fails, and returns its one line of error."""

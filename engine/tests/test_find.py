@@ -107,9 +107,30 @@ def test_images_folders_and_tar_files_are_removed_when_they_exist_no_more(
     monkeypatch.setattr(sys, "stdin", io.StringIO("photos/0.ppm\nphotos/1.ppm\n"))
     assert "2 images (3 removed)" in command("index", "-", "all.tar", "a.index", "--remove")[1]
     assert Index.load("a.index").names == ("photos/2.ppm", "photos/3.ppm")
+    assert command("index", "", "a.index", "--remove")[0] == 2
     assert "0 images (2 removed)" in command("index", ".", "a.index", "--remove")[1]
     assert command("index", ".", "no.index", "--remove")[0] == 2
     assert not Path("no.index").exists()
+
+
+def test_what_is_removed_lies_in_what_is_given(photos, command, monkeypatch):
+    """Also where that is above the index, has another name, or a folder that of a tar file."""
+    (photos / "w.tar:x").mkdir()
+    (photos / "w.tar:x" / "7.ppm").write_bytes(ppm(7))
+    with tarfile.open("ALL.TAR", "w") as tar:
+        tar.add("photos/0.ppm")
+    Path("beside").mkdir()
+    Path("link").symlink_to("photos")
+    monkeypatch.chdir(photos)
+    arguments = ["../ALL.TAR", "more", "w.tar:x", "0.ppm", "more/a.index"]
+    for given, left in (
+        ([".."], 0), (["/"], 0), (["."], 1), (["../photos"], 1), (["more"], 3), (["w.tar:x"], 4),
+        (["../ALL.TAR"], 4), (["../link/0.ppm"], 4), (["more/4.ppm", "w.tar:x/7.ppm"], 3),
+    ):  # fmt: skip
+        assert "5 images" in command("index", *arguments)[1]
+        status, out, _ = command("index", *given, "more/a.index", "--remove")
+        assert (status, out.split(" (")[0]) == (0, f"more/a.index: {left} images"), given
+    assert command("index", "../beside", "more/a.index", "--remove")[0] == 2
 
 
 def test_search_prints_the_nearest_first(photos, command):
@@ -415,10 +436,12 @@ def test_a_page_replaces_no_input(photos, command):
     command("index", "photos", "a.index")
     before = Path("a.index").read_bytes()
     Path("copy.html").hardlink_to("photos/3.ppm")
+    Path("link.html").symlink_to("photos/2.ppm")
     Path("model.html").hardlink_to(command.model)
     for page, why in (
         ("a.index", "a.index is not the name of a page: end it in .html"),
         ("photos/2.ppm", "photos/2.ppm is not the name of a page"),  # a forgotten name
+        ("link.html", "photos/2.ppm is not the name of a page"),
         ("copy.html", "copy.html is an input as well"),
         ("model.html", "model.html is an input as well"),
     ):

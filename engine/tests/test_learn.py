@@ -539,6 +539,25 @@ def test_links_in_circles(labelled, write, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["images"] == {"dark": 12, "light & 'Ü'": 6}
 
 
+def test_links_to_nothing(labelled, write, tmp_path, capsys):
+    """One in a class is an image that cannot be read; one beside the classes may be a class."""
+    out = tmp_path / "mine.bnn"
+    for name in ("gone", "gone.ppm"):
+        (labelled / "dark" / name).symlink_to("nothing")
+    assert run("learn", labelled, out, "--from", write()) == 2
+    error = capsys.readouterr().err
+    assert [f"dark/{name}: No such file or directory; left out" in error for name in
+            ("gone", "gone.ppm")] == [True, True]  # fmt: skip
+    assert out.exists()
+    for name in ("roses", "roses.2020"):
+        link = labelled / name
+        link.symlink_to("nothing")
+        assert run("learn", labelled, out, "--from", write(), "--overwrite") == 2
+        error = capsys.readouterr().err
+        assert error == f"burn-engine: {link} is a link to nothing: fix it, or remove it\n"
+        link.unlink()
+
+
 def test_one_image_a_class_says_that_nothing_is_known(write, tmp_path, capsys):
     image(tmp_path / "labelled/a/1.ppm", 0)
     image(tmp_path / "labelled/b/1.ppm", 1, 120)

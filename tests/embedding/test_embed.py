@@ -94,6 +94,18 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+def test_a_pretrained_networks_name_stands_for_its_packed_file(folder: Path, tmp_path: Path):
+    for name, more in (("packed", ()), ("checkpoint", ("--compute", "float32"))):
+        words = ["embed", "photos", "--data", str(folder / "photos"), "--out", str(tmp_path / name)]
+        assert main([*words, "--threads", "2", *more]) == 0
+    found = columns(*sorted((tmp_path / "packed").glob("*.parquet")))["features"]
+    images = [str(path) for path in sorted((folder / "photos").glob("*/*.png"))]
+    network = burn_engine.load("photos")
+    np.testing.assert_array_equal(found[:5], [network.features(path) for path in images[:5]])
+    settings = json.loads((tmp_path / "checkpoint" / "embed.json").read_text())
+    assert settings["settings"]["compute"] == "float32"
+
+
 def fails(capsys: pytest.CaptureFixture[str], status: int, *words: str) -> None:
     assert status == 2
     error = capsys.readouterr().err.splitlines()[-1]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 from typing import Any
 
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ _TAR_SUFFIX = ".tar"
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")  # which are refused
 UNKNOWN = (0, 0)  # the stamp of what cannot be opened, or is no file
 _IN_TAR = ":"  # between the path of a tar file and the name of its member
+_TAR_MEMBER = re.compile(re.escape(_TAR_SUFFIX + _IN_TAR), re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -119,16 +121,18 @@ def covers(root: str, name: str) -> bool:
     return root.endswith(_IN_TAR) or not elsewhere
 
 
-def enclosing(name: str) -> Iterator[str]:
-    """Yield an image's name, and those of its tar file and of the folders that it is in."""
-    yield name
-    file, colon, _ = name.partition(_TAR_SUFFIX + _IN_TAR)
-    if colon:
-        name = file + _TAR_SUFFIX
-        yield name
-    for folder in PurePosixPath(name).parents:
-        if str(folder) != "." or not name.startswith("../"):
-            yield str(folder)
+def enclosing(name: str, base: str) -> Iterator[str]:
+    """Yield the absolute paths of an image, and of all tar files and folders that it is in.
+
+    Args:
+        name: Its name in a collection.
+        base: The collection's base, an absolute path.
+    """
+    path = os.path.normpath(os.path.join(base, name))  # noqa: PTH118 - of any name
+    for found in _TAR_MEMBER.finditer(path):
+        yield path[: found.end() - len(_IN_TAR)]
+    yield path
+    yield from map(str, PurePath(path).parents)
 
 
 def name_of(path: str, base: Path) -> str:

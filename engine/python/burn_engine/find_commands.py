@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from burn_engine.collection import Photo, covers, name_of, photos_in, roots_of
+from burn_engine.collection import Photo, covers, photos_in, roots_of
 from burn_engine.errors import path_of
 from burn_engine.finding import (
     file_of,
@@ -134,7 +134,8 @@ def _index(options: argparse.Namespace) -> None:
                 complain(f"stopped: {len(index):,} images are in {path}; the same command goes on")
             raise
     if not path.exists():
-        raise ValueError(f"{path}: not made, since none of the images can be read; see above")
+        why = "none of the images can be read; see above" if photos else "no images were given"
+        raise ValueError(f"{path}: not made, since {why}")
     _say(path, index, changes.text())
     if changes.failed:
         raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
@@ -163,7 +164,7 @@ def _remove(options: argparse.Namespace, path: Path) -> None:
         paths += listed(sys.stdin) if argument == "-" else [argument]
     with sole_writer(path):
         index = Index.load(path)
-        count = remove(index, [name_of(each, path.parent) for each in paths])
+        count = remove(index, path.parent, paths)
         index.save(path)
     _say(path, index, f"{count:,} removed")
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from burn_engine.collection import UNKNOWN, Photo, covers, enclosing, located
-from burn_engine.errors import ModelError, path_of
+from burn_engine.errors import ModelError, file_name_of, path_of
 from burn_engine.format import Floats
 from burn_engine.images import PillowMissing
 from burn_engine.index import Index, Match
@@ -153,27 +153,34 @@ def update(
     return changes
 
 
-def remove(index: Index, names: Sequence[str]) -> int:
+def remove(index: Index, base: Path, paths: Sequence[str]) -> int:
     """Remove images, and all that are in a folder or tar file, whether or not these still exist.
 
     Args:
         index: The index.
-        names: Names of images, folders and tar files, as `collection.name_of` returns them.
+        base: Its folder.
+        paths: Images, folders and tar files.
 
     Returns:
         The number of images that were removed.
 
     Raises:
-        ValueError: The index has no image of a name; nothing is removed then.
+        ValueError: The index has no image of a path; nothing is removed then.
     """
-    given = set(names)
+    given: dict[str, str] = {}  # what was given, by its absolute paths
+    for path in paths:
+        folder, name = os.path.split(file_name_of(path).rstrip("/") or "/")
+        given[os.path.abspath(path)] = path  # noqa: PTH100 - a link is not followed
+        given[os.path.normpath(os.path.join(os.path.realpath(folder), name))] = path  # noqa: PTH118
+    bases = {os.path.abspath(base), os.path.realpath(base)}  # noqa: PTH100
     used: set[str] = set()
     chosen = []
     for name in index.names:
-        if reasons := given.intersection(enclosing(name)):
-            used |= reasons
+        reasons = {path for at in bases for path in enclosing(name, at) if path in given}
+        if reasons:
+            used.update(given[path] for path in reasons)
             chosen.append(name)
-    if unused := [name for name in names if name not in used]:
+    if unused := [path for path in paths if path not in used]:
         raise ValueError(f"{unused[0]}: the index has no image of this name, and none in it")
     index.remove(chosen)
     return len(chosen)

@@ -193,6 +193,11 @@ def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
         if Path(listing.path) == root:
             classes = listing.folders
             outside = len(names)
+            dangling += (
+                str(root / name)
+                for name in listing.files
+                if not is_read(name) and not (root / name).exists()
+            )
             if dangling:  # perhaps a class
                 raise ValueError(f"{dangling[0]} is a link to nothing: fix it, or remove it")
             continue

@@ -31,7 +31,7 @@ _PAGE = """<!doctype html>
 body {{ font: 15px/1.45 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 75rem; }}
 h1 {{ font-size: 1.3rem; margin: 0 0 .25rem; overflow-wrap: anywhere; }}
 h2 {{ font-size: 1rem; margin: 1.5rem 0 .5rem; overflow-wrap: anywhere; }}
-p {{ margin: 0; color: var(--quiet); }}
+p {{ margin: 0 0 1rem; color: var(--quiet); }}
 section {{ content-visibility: auto; contain-intrinsic-size: auto 16rem; }}
 .images {{ display: grid; gap: .75rem;
   grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); }}
@@ -65,9 +65,13 @@ class Shown:
 
 
 def check_page_name(page: Path) -> None:
-    """Raise ValueError if a page would have the name of something else, such as a photograph."""
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"{page} is not the name of a page: end it in .html")
+    """Raise ValueError if a page would have the name of something else, such as a photograph.
+
+    A link is as good as what it leads to, which would be replaced.
+    """
+    for name in (str(page), os.path.realpath(page)):
+        if not name.lower().endswith((".html", ".htm")):
+            raise ValueError(f"{name} is not the name of a page: end it in .html")
 
 
 def check_page(page: Path, inputs: Iterable[str | Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -10,10 +11,15 @@ def main() -> int:
 
     Importing NumPy takes seconds on a small computer. Ctrl-C is one line then, too.
     """
+    if sys.argv[1:2] == ["learn"]:
+        # Of matrices with a thousand columns a second thread saves little, and beside other work
+        # threads that wait for each other take ten times as long.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from burn_engine.cli import main as run
 
         return run()
     except KeyboardInterrupt:
-        print("burn-engine: interrupted", file=sys.stderr)
+        if sys.stderr is not None:  # closed
+            print("burn-engine: interrupted", file=sys.stderr)
         return 130

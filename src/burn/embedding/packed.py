@@ -39,7 +39,8 @@ class PackedNetwork:
     notes: tuple[str, ...] = ()
 
     def __init__(self, config: EmbedConfig, console: Console) -> None:
-        path = expand(config.model)
+        named = config.pretrained
+        path = expand(config.model) if named is None else named.path
         require_regular(path)
         try:
             with in_file(path), warnings.catch_warnings(record=True) as caught:

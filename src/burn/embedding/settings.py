@@ -10,6 +10,7 @@ from burn.core.errors import UserError, shortened
 from burn.runtime.bounds import require_processes, require_share, require_within
 from burn.runtime.cluster import require_address
 from burn.runtime.compute import Compute, Device
+from burn_engine.pretrained import Pretrained, find
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,9 @@ class EmbedConfig:
 
     Attributes:
         model: run folder or checkpoint of burn's, lite0, ARCHITECTURE:FILE, or a packed file
-            (.bnn), which needs no PyTorch.
+            (.bnn), which needs no PyTorch. A pretrained network's name, such as photos, stands for
+            its packed file, and with `head`, `batch_size`, `device` or `compute` for its
+            checkpoint.
         data: images, as for `burn pretrain`; of stream:PATH, each shard gives one file.
         out: folder for the files.
         head: linear classifier for the scores of a checkpoint, as for `burn pack` (default: the
@@ -58,7 +61,15 @@ class EmbedConfig:
     @property
     def packed(self) -> bool:
         """Whether the model is a packed file."""
-        return self.model.endswith(".bnn")
+        return self.model.endswith(".bnn") or self.pretrained is not None
+
+    @property
+    def pretrained(self) -> Pretrained | None:
+        """The pretrained network whose packed file the model is, or None."""
+        of_checkpoints = (self.head, self.batch_size, self.device, self.compute)
+        if of_checkpoints != (None, EmbedConfig.batch_size, "auto", "auto"):
+            return None
+        return find(self.model)
 
     @property
     def shares(self) -> tuple[int, int]:
