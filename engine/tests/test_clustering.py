@@ -155,7 +155,7 @@ def test_a_page_shows_the_most_central(index, command):
         (["a.index", "--k", "0"], "--k"),
         (["a.index", "--html", "no/a.html"], "there is no folder no"),
         (["a.index", "--html", "a.index"], "a.index is not the name of a page"),
-        (["a.index", "--html", "photos/0 0.ppm"], "a.index is not the name of a page"),
+        (["a.index", "--html", "photos/0 0.ppm"], "is not the name of a page"),
         (["bad.index"], "bad.index: "),
     ],
 )
