@@ -41,12 +41,12 @@ COMMANDS = {
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        ("1.ppm", "--html 1.ppm is an input as well: give another name"),
+        ("1.ppm", "1.ppm is not the name of a page: end it in .html"),
         ("linked.html", "--html linked.html is an input as well: give another name"),
-        ("all.tar", "--html all.tar is an input as well: give another name"),
+        ("all.tar", "all.tar is not the name of a page: end it in .html"),
         ("no/a.html", "--html no/a.html: there is no folder no"),
         (".", "--html . is a folder: give the name of a file"),
-        ("/dev/full", "--html /dev/full is not a regular file: give another name"),
+        ("/dev/full", "/dev/full is not the name of a page: end it in .html"),
         ("", "the path is empty: give a file"),
     ],
 )
@@ -57,3 +57,7 @@ def test_a_page_that_cannot_be_written_is_refused_first(place, command, page, me
     found = run_command(*COMMANDS[command], "--html", page)
     assert found == (2, "", f"burn-engine: {message}\n")
     assert {path: path.read_bytes() for path in place.iterdir()} == before
+    os.mkfifo("pipe.html")
+    message = "--html pipe.html is not a regular file: give another name"
+    found = run_command(*COMMANDS[command], "--html", "pipe.html")
+    assert found == (2, "", f"burn-engine: {message}\n")
