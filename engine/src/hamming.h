@@ -29,8 +29,8 @@ inline uint32_t differing_bits(const uint8_t *a, const uint8_t *b, size_t bytes)
     return static_cast<uint32_t>(sum);
 }
 
-// Codes of 64 bytes, the most frequent length. The query is copied into registers, since distances
-// could otherwise be a part of it.
+// Codes of 64 bytes, the most frequent length. The query is copied first: a compiler cannot know
+// that writing a distance does not change it, and would load it again for every code.
 inline void hamming_of_64_bytes(const uint8_t *query, const uint8_t *codes, size_t count,
                                 uint32_t *distances) {
     constexpr size_t kWords = 8;

@@ -73,7 +73,9 @@ def take(folder: Path) -> None:
     if (folder / "comparison.json").is_file():
         about = json.loads((folder / "comparison.json").read_text())
         name, results = _comparison(about), read_campaign(folder)
-        found.append(_keep(name, _with_other_seeds(name, results) if name == _TINY else results))
+        if name == _TINY:
+            results = _with_other_seeds(name, [*results, *_evaluated_beside(folder, results)])
+        found.append(_keep(name, results))
     if (folder / "ablation.json").is_file():
         runs = json.loads((folder / "ablation.json").read_text())["runs"]
         found += _keep_ablation(read_ablation(folder, runs))
@@ -102,6 +104,24 @@ def _comparison(about: dict[str, Any]) -> str:
     if "tiny" in "/".join(Path(about["data"]).parts[-2:]):  # of reproduction.tiny
         return _TINY
     return "compared.jsonl" if about["teacher"] == "lite0" else "compared-label-free.jsonl"
+
+
+def _evaluated_beside(folder: Path, results: Sequence[Result]) -> list[Result]:
+    """Return what `burn evaluate` wrote about a comparison's runs to FOLDER-svm/MODEL-seedN."""
+    found = []
+    for run in {(r.model, r.seed): r for r in results}.values():
+        file = folder.with_name(f"{folder.name}-svm") / f"{run.model}-seed{run.seed}/results.jsonl"
+        if not file.is_file():
+            continue
+        pretraining = {"pretraining": run.settings.get("pretraining")}
+        found += [
+            replace(
+                r, model=run.model, seed=run.seed, checkpoint=run.checkpoint,
+                settings={**r.settings, **pretraining}, training=run.training,
+            )
+            for r in read_results(file)
+        ]  # fmt: skip
+    return found
 
 
 def _with_other_seeds(name: str, results: Sequence[Result]) -> list[Result]:

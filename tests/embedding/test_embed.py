@@ -30,6 +30,7 @@ from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import pack
 from burn.embedding.packed import PackedNetwork
+from burn.embedding.settings import EmbedConfig
 from burn.evaluation.context import load_model
 from burn.evaluation.features import extract_features
 from networks import randomize, tiny_reactnet
@@ -104,6 +105,16 @@ def test_a_pretrained_networks_name_stands_for_its_packed_file(folder: Path, tmp
     np.testing.assert_array_equal(found[:5], [network.features(path) for path in images[:5]])
     settings = json.loads((tmp_path / "checkpoint" / "embed.json").read_text())
     assert settings["settings"]["compute"] == "float32"
+
+
+def test_a_run_of_a_pretrained_networks_name_comes_first(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    assert EmbedConfig("photos").packed  # a folder of photographs
+    shutil.copy(folder / "scored.safetensors", "photos/stage1.safetensors")
+    assert not EmbedConfig("photos").packed
 
 
 def fails(capsys: pytest.CaptureFixture[str], status: int, *words: str) -> None:

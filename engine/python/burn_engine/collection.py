@@ -8,7 +8,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -121,18 +121,17 @@ def covers(root: str, name: str) -> bool:
     return root.endswith(_IN_TAR) or not elsewhere
 
 
-def enclosing(name: str, base: str) -> Iterator[str]:
-    """Yield the absolute paths of an image, and of all tar files and folders that it is in.
+def absolute(name: str, base: str) -> Iterator[str]:
+    """Yield the absolute path of an image, and those of the tar files that its name may mean.
 
     Args:
         name: Its name in a collection.
         base: The collection's base, an absolute path.
     """
     path = os.path.normpath(os.path.join(base, name))  # noqa: PTH118 - of any name
+    yield path
     for found in _TAR_MEMBER.finditer(path):
         yield path[: found.end() - len(_IN_TAR)]
-    yield path
-    yield from map(str, PurePath(path).parents)
 
 
 def name_of(path: str, base: Path) -> str:

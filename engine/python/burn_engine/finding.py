@@ -8,13 +8,14 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from burn_engine.collection import UNKNOWN, Photo, covers, enclosing, located
+from burn_engine.collection import UNKNOWN, Photo, absolute, covers, located
 from burn_engine.errors import ModelError, file_name_of, path_of
 from burn_engine.format import Floats
 from burn_engine.images import PillowMissing
@@ -173,12 +174,22 @@ def remove(index: Index, base: Path, paths: Sequence[str]) -> int:
         given[os.path.abspath(path)] = path  # noqa: PTH100 - a link is not followed
         given[os.path.normpath(os.path.join(os.path.realpath(folder), name))] = path  # noqa: PTH118
     bases = {os.path.abspath(base), os.path.realpath(base)}  # noqa: PTH100
+
+    @cache  # many images are in the same folder
+    def around(folder: str) -> set[str]:
+        folders = (folder, *map(str, PurePath(folder).parents))
+        return {given[each] for each in folders if each in given}
+
     used: set[str] = set()
     chosen = []
     for name in index.names:
-        reasons = {path for at in bases for path in enclosing(name, at) if path in given}
+        reasons: set[str] = set()
+        for path in (path for at in bases for path in absolute(name, at)):
+            reasons |= around(os.path.dirname(path))  # noqa: PTH120 - as fast as it can be
+            if path in given:
+                reasons.add(given[path])
         if reasons:
-            used.update(given[path] for path in reasons)
+            used |= reasons
             chosen.append(name)
     if unused := [path for path in paths if path not in used]:
         raise ValueError(f"{unused[0]}: the index has no image of this name, and none in it")

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from burn.core.errors import UserError, printable
 from burn.core.inputs import require_regular
-from burn.core.paths import expand
 from burn.embedding.network import Outputs, Unfit
 from burn.embedding.settings import EmbedConfig
 from burn.runtime.hardware import cores
@@ -39,8 +38,8 @@ class PackedNetwork:
     notes: tuple[str, ...] = ()
 
     def __init__(self, config: EmbedConfig, console: Console) -> None:
-        named = config.pretrained
-        path = expand(config.model) if named is None else named.path
+        path = config.packed_file
+        assert path is not None, config.model
         require_regular(path)
         try:
             with in_file(path), warnings.catch_warnings(record=True) as caught:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from burn.checkpoints.pretrained import pretrained_file
 from burn.core.errors import UserError, shortened
+from burn.core.paths import expand
 from burn.runtime.bounds import require_processes, require_share, require_within
 from burn.runtime.cluster import require_address
 from burn.runtime.compute import Compute, Device
-from burn_engine.pretrained import Pretrained, find
+from burn_engine.pretrained import find
 
 
 @dataclass(frozen=True)
@@ -61,15 +64,21 @@ class EmbedConfig:
     @property
     def packed(self) -> bool:
         """Whether the model is a packed file."""
-        return self.model.endswith(".bnn") or self.pretrained is not None
+        return self.packed_file is not None
 
     @property
-    def pretrained(self) -> Pretrained | None:
-        """The pretrained network whose packed file the model is, or None."""
+    def packed_file(self) -> Path | None:
+        """The packed file that the model is, or None for a checkpoint or a teacher."""
+        if self.model.endswith(".bnn"):
+            return expand(self.model)
         of_checkpoints = (self.head, self.batch_size, self.device, self.compute)
         if of_checkpoints != (None, EmbedConfig.batch_size, "auto", "auto"):
             return None
-        return find(self.model)
+        if pretrained_file(self.model) is None:
+            return None
+        named = find(self.model)
+        assert named is not None, self.model  # both packages have the same networks
+        return named.path
 
     @property
     def shares(self) -> tuple[int, int]:
