@@ -97,6 +97,10 @@ def test_images_folders_and_tar_files_are_removed_when_they_exist_no_more(
     assert "no images in this folder" in err
     assert "to take out what the index has of it, add --remove" in err
     (photos / "more").rmdir()
+    for gone in ("photos/more", "photos/more/"):
+        status, _, err = command("index", "photos", gone, "a.index")
+        assert status == 2
+        assert f"{gone}: no such file or folder; to take out what the index has of it" in err
     status, out, err = command("index", "photos/more", "a.index", "--remove")
     assert (status, err) == (0, "")
     assert out.startswith("a.index: 5 images (2 removed), ")

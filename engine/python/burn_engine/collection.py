@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,15 @@ def covers(root: str, name: str) -> bool:
     inside = name[len(root) :]
     elsewhere = inside.startswith("../") or _TAR_SUFFIX + _IN_TAR in inside
     return root.endswith(_IN_TAR) or not elsewhere
+
+
+def is_gone(argument: str, base: Path, names: Iterable[str]) -> bool:
+    """Return whether images of a collection come from a folder or tar file that exists no more."""
+    if os.path.lexists(argument):
+        return False
+    name = name_of(argument, base).rstrip("/")
+    roots = (name + "/", name + _IN_TAR)
+    return any(covers(root, each) for each in names for root in roots)
 
 
 def absolute(name: str, base: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from burn_engine.collection import Photo, covers, photos_in, roots_of
+from burn_engine.collection import Photo, covers, is_gone, photos_in, roots_of
 from burn_engine.errors import path_of
 from burn_engine.finding import (
     file_of,
@@ -144,16 +144,19 @@ def _index(options: argparse.Namespace) -> None:
 def _photos(options: argparse.Namespace, path: Path, index: Index) -> list[Photo]:
     """Return the images that there are.
 
-    A folder without any is an error: it may be that of a disk which is not there at the moment.
+    A folder without any is an error, as is one that is gone: it may be that of a disk which is not
+    there at the moment.
     """
+    hint = "to take out what the index has of it, add --remove"
+    for argument in options.images:
+        if argument != "-" and is_gone(argument, path.parent, index.names):
+            raise ValueError(f"{argument}: no such file or folder; {hint}")
     try:
         return list(photos_in(options.images, path.parent, complain))
     except NoImages as error:
         roots = roots_of(options.images, path.parent)
         if any(covers(root, name) for name in index.names for root in roots):
-            raise ValueError(
-                f"{error}; to take out what the index has of it, add --remove"
-            ) from None
+            raise ValueError(f"{error}; {hint}") from None
         raise
 
 
