@@ -43,17 +43,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class Campaign:
-    """A comparison of methods on data of its own.
+    """Comparisons on data of their own.
 
     Attributes:
         data: Name of the data, which stands before its numbers.
         test_images: Number of test images.
-        results: Results of `burn compare`.
+        compared: Results of `burn compare`.
+        ablated: Results of `burn ablate`.
     """
 
     data: str
     test_images: int
-    results: Sequence[Result]
+    compared: Sequence[Result] = ()
+    ablated: Sequence[Result] = ()
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ class Evidence:
         gradients: Rows of `burn analyze gradients`.
         ema_toy: Rows of `burn analyze ema-toy`.
         negatives: Rows of `burn analyze negatives`.
-        elsewhere: Comparisons on other data, the one with most test images first. Each claim on
-            methods is evaluated on the first in which all its methods have two seeds in common by
-            its measure, and on `compared` if there is none.
+        elsewhere: Comparisons on other data, those with most test images first. Each claim on
+            methods or variants is evaluated on the first data on which all of them have two seeds
+            in common by its measure, and on `compared` or `ablated` if there are none.
     """
 
     test_images: int
@@ -92,18 +94,55 @@ def claims(evidence: Evidence) -> list[Claim]:
         The claims, in the paper's order.
     """
     compared = Scores(evidence.compared, evidence.test_images, evidence.ablated)
-    elsewhere = [(c.data, Scores(c.results, c.test_images)) for c in evidence.elsewhere]
+    methods = [(c.data, Scores(c.compared, c.test_images, c.ablated)) for c in evidence.elsewhere]
     ablated = Scores(evidence.ablated, evidence.test_images, evidence.compared)
+    variants = [(c.data, Scores(c.ablated, c.test_images, c.compared)) for c in evidence.elsewhere]
     return _decided(
         [
-            *(_order(compared, elsewhere) if evidence.compared else ()),
-            *_ablations(ablated),
-            *_joint(ablated),
+            *(_order(compared, methods) if evidence.compared else ()),
+            *_ablations(ablated, variants),
+            *_joint(ablated, variants),
             *_gradients(evidence.gradients),
             *_drift(evidence.ema_toy),
             *_negatives(evidence),
         ]
     )
+
+
+_Elsewhere = Sequence[tuple[str, Scores]]
+
+
+def _ours(scores: Scores) -> str:
+    """Return the model that stands for BURN: the paper's loss if it was trained."""
+    return "paper" if scores.has("paper") else "burn"
+
+
+def _named(models: Sequence[str], scores: Scores) -> list[str]:
+    """Return models under the names that they have in some scores."""
+    return [_ours(scores) if model == "burn" else model for model in models]
+
+
+def _repeated(scores: Scores, models: Sequence[str], measure: str) -> bool:
+    """Return whether all models have two seeds in common by a measure, and kNN beside linear."""
+    measures = ("linear", "knn") if measure == "linear" else (measure,)
+    return all(len(scores.common_seeds(*models, by=by)) > 1 for by in measures)
+
+
+def _first(
+    elsewhere: _Elsewhere, otherwise: Scores, models: Sequence[str], measure: str = "linear"
+) -> tuple[str, Scores]:
+    """Return the scores by which a claim on some models is evaluated, and how its numbers begin.
+
+    Args:
+        elsewhere: Scores on other data, each with the name of its data.
+        otherwise: The scores to fall back to.
+        models: The models of the claim.
+        measure: Its measure.
+    """
+    for data, scores in elsewhere:
+        if _repeated(scores, _named(models, scores), measure):
+            return f"{data}: ", scores
+    return "", otherwise
 
 
 @dataclass(frozen=True)
@@ -253,25 +292,14 @@ _ORDERS: tuple[_Order, ...] = (
 )  # fmt: skip
 
 
-def _order(compared: Scores, elsewhere: Sequence[tuple[str, Scores]]) -> list[_Finding | Claim]:
-    """Evaluate the tables of methods, each claim on the first data that can decide it.
-
-    Args:
-        compared: The comparison to which claims fall back.
-        elsewhere: Comparisons on other data, each with the name of its data.
-    """
+def _order(compared: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
+    """Evaluate the tables of methods, each claim on the first data that can decide it."""
     found: list[_Finding | Claim] = []
     for order in _ORDERS:
         paper = _cited(order)
-        data, scores = next(
-            (
-                (f"{data}: ", scores)
-                for data, scores in elsewhere
-                if _repeated(scores, _models(order, scores), order.measure)
-            ),
-            ("", compared),
-        )
-        ahead, *behind = _models(order, scores)
+        models = (order.ahead, *order.behind)
+        data, scores = _first(elsewhere, compared, models, order.measure)
+        ahead, *behind = _named(models, scores)
         if not scores.has(ahead, *behind, by=order.measure):
             why = "Not measured" + (f": burn compare --more {order.needs}" if order.needs else "")
             found.append(Claim(order.text, order.table, paper, why, "inconclusive"))
@@ -281,23 +309,6 @@ def _order(compared: Scores, elsewhere: Sequence[tuple[str, Scores]]) -> list[_F
         here = f"{data}{scores.told(ahead, *behind, by=order.measure)}: {points}"
         found.append(_Finding(order.text, order.table, paper, here, differences))
     return [*found, _detection(), *_time(compared)]
-
-
-def _ours(scores: Scores) -> str:
-    """Return the model that stands for BURN: the paper's loss if it was trained."""
-    return "paper" if scores.has("paper") else "burn"
-
-
-def _models(order: _Order, scores: Scores) -> list[str]:
-    """Return the models of a claim, the one that is said to be ahead first."""
-    ours = _ours(scores)
-    return [ours if method == "burn" else method for method in (order.ahead, *order.behind)]
-
-
-def _repeated(scores: Scores, models: Sequence[str], measure: str) -> bool:
-    """Return whether all models have two seeds in common by a measure, and kNN beside linear."""
-    measures = ("linear", "knn") if measure == "linear" else (measure,)
-    return all(len(scores.common_seeds(*models, by=by)) > 1 for by in measures)
 
 
 def _detection() -> Claim:
@@ -421,8 +432,8 @@ def _group_of(variant: str) -> Group:
     return next(group for group in GROUPS if variant in group.variants)
 
 
-def _ablations(scores: Scores) -> list[_Finding | Claim]:
-    if not _any_of_paper(scores):
+def _ablations(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
+    if not _any_of_paper(ablated):
         return []
     found: list[_Finding | Claim] = []
     for text, where, ahead, behind in _ABLATED:
@@ -430,39 +441,42 @@ def _ablations(scores: Scores) -> list[_Finding | Claim]:
         values = [figure.value for s in settings if (figure := ablation_figure(*s)) is not None]
         cited = " against ".join(f"{value:.1f}" for value in values) or "no number"
         variants = [variant for variant, _ in (ahead, *behind)]
+        data, scores = _first(elsewhere, ablated, variants)
         missing = [variant for variant in variants if not scores.has(variant)]
         if missing:
             found.append(_not_run(text, where, cited, missing))
             continue
         differences = [scores.difference(ahead[0], variant) for variant, _ in behind]
         points = "; ".join(_by(difference) for difference in differences)
-        here = f"{scores.told(ahead[0], *(v for v, _ in behind))}: {points}"
+        here = f"{data}{scores.told(*variants)}: {points}"
         found.append(_Finding(text, where, cited, here, differences))
     return found
 
 
-def _joint(scores: Scores) -> list[_Finding | Claim]:
+def _joint(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
     """Evaluate the paper's first component: a random classifier, trained jointly."""
-    if not _any_of_paper(scores):
+    if not _any_of_paper(ablated):
         return []
     found: list[_Finding | Claim] = []
     first = ablation_figure("ablation", "components 1")
     assert first is not None
     for name, variant in (("jointly trained", "paper-joint-kl"), ("frozen", "paper-kl")):
         text = f"① KL with a random, {name} classifier teaches by itself"
+        data, scores = _first(elsewhere, ablated, (variant,))
         if not scores.has(variant):
             found.append(_not_run(text, "Table 5", f"{first.value:.1f}", [variant]))
             continue
         if not scores.has("random weights"):
             continue
         difference = scores.difference(variant, "random weights")
-        here = f"{scores.told(variant, 'random weights')}: {_by(difference)}"
+        here = f"{data}{scores.told(variant, 'random weights')}: {_by(difference)}"
         if name == "jointly trained":
             collapsed, runs = scores.collapsed(variant)
             here += f". The classifier collapsed in {collapsed} of {runs} runs"
         found.append(_Finding(text, "Table 5", f"{first.value:.1f}", here, [difference]))
     joint, frozen, without = "paper-joint-kl+fs+schedule", "paper-kl+fs+schedule", "paper-fs"
     text = "training the classifier jointly is better than a fixed one"
+    data, scores = _first(elsewhere, ablated, (joint, frozen))
     missing = [variant for variant in (joint, frozen) if not scores.has(variant)]
     if missing:
         found.append(_not_run(text, "Section 3.1", "no number", missing))
@@ -470,8 +484,8 @@ def _joint(scores: Scores) -> list[_Finding | Claim]:
         difference = scores.difference(joint, frozen)
         collapsed, runs = scores.collapsed(joint)
         here = (
-            f"{scores.told(joint, frozen)}: {_by(difference)}. The joint classifier collapsed in "
-            f"{collapsed} of {runs} runs"
+            f"{data}{scores.told(joint, frozen)}: {_by(difference)}. The joint classifier "
+            f"collapsed in {collapsed} of {runs} runs"
         )
         if scores.has(without):
             here += f". Feature similarity alone gives {scores.mean(without):.1f}"

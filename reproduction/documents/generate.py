@@ -49,6 +49,7 @@ _HEADLINE = (  # of clothing.jsonl, in README
 )
 TEST_IMAGES = 5000  # size of CIFAR-10's validation split, on which the claims are evaluated
 _TINY = "compared-tiny.jsonl"
+_ABLATED_TINY = "ablated-tiny.jsonl"
 _TINY_TEST_IMAGES = 10_000
 
 
@@ -101,9 +102,14 @@ def _comparison(about: dict[str, Any]) -> str:
     """Return the file for a comparison with these settings."""
     if about["family"] == "photos":
         return "compared-photos.jsonl"
-    if "tiny" in "/".join(Path(about["data"]).parts[-2:]):  # of reproduction.tiny
+    if _of_tiny(about["data"]):
         return _TINY
     return "compared.jsonl" if about["teacher"] == "lite0" else "compared-label-free.jsonl"
+
+
+def _of_tiny(data: str) -> bool:
+    """Return whether a path is one of those that `reproduction.tiny` writes."""
+    return "tiny" in _short(data)
 
 
 def _evaluated_beside(folder: Path, results: Sequence[Result]) -> list[Result]:
@@ -147,6 +153,9 @@ def _keep(name: str, results: Sequence[Result]) -> str:
 def _keep_ablation(results: Sequence[Result]) -> list[str]:
     """Write the variants of the recipe and those of the paper's method, if there are any."""
     of_paper = [r for r in results if r.model.startswith("paper")]
+    if any(_of_tiny(r.train) for r in of_paper):
+        weights = [r for r in results if r.model == "random weights"]
+        return [_keep(_ABLATED_TINY, _with_other_seeds(_ABLATED_TINY, [*of_paper, *weights]))]
     of_recipe = [r for r in results if r.model in VARIANTS and r not in of_paper]
     others = [r for r in results if r.model not in VARIANTS]  # teachers and random weights
     kept = {"ablated.jsonl": of_paper, "ablated-default.jsonl": of_recipe}
@@ -326,6 +335,10 @@ def _compared() -> list[Result]:
     return [*_results("compared.jsonl"), *_results("compared-semi10.jsonl")]
 
 
+def _tiny() -> Campaign:
+    return Campaign("Tiny-ImageNet", _TINY_TEST_IMAGES, _results(_TINY), _results(_ABLATED_TINY))
+
+
 def _evidence() -> Evidence:
     rows = {
         name: _rows(name) if (DATA / f"{name}.csv").is_file() else []
@@ -338,7 +351,7 @@ def _evidence() -> Evidence:
         rows["gradients"],
         rows["ema-toy"],
         rows["negatives"],
-        [Campaign("Tiny-ImageNet", _TINY_TEST_IMAGES, _results(_TINY))],
+        [_tiny()],
     )
 
 

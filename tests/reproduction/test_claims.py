@@ -118,6 +118,26 @@ def test_a_claim_is_evaluated_on_the_first_data_on_which_all_its_methods_have_tw
     assert momentum.here == "Not measured"  # neither has all three of them
 
 
+def test_a_claim_on_variants_is_evaluated_on_the_first_data_on_which_all_have_two_seeds():
+    ablated = [*results("paper-kl+fs", 47.0, 47.5), *results("paper-kl", 40.0, 40.5)]
+    elsewhere = [
+        *results("paper-kl+fs", 12.0, 12.5), *results("paper-kl", 9.0, 9.5),
+        *results("paper-kl+fs+schedule", 12.0),
+        *(replace(r, settings={}) for r in results("random weights", 2.0)),
+    ]  # fmt: skip
+    evidence = Evidence(
+        5000, ablated=ablated, elsewhere=[Campaign("Tiny", 10_000, ablated=elsewhere)]
+    )
+    here = {claim.text: claim.here for claim in claims(evidence)}
+    helps = here["② feature similarity helps (frozen classifier)"]
+    assert helps.startswith("Tiny: paper-kl+fs 12.2 (30.0), paper-kl 9.2 (30.0): +3.0 ± ")
+    teaches = here["① KL with a random, frozen classifier teaches by itself"]
+    assert teaches.startswith("Tiny: paper-kl 9.2 (30.0), random weights 2.0 (30.0): +7.2 ± ")
+    # One seed there, and none here.
+    changes = here["③ a λ that changes helps (frozen classifier)"]
+    assert changes == "Not measured: burn ablate --groups components"
+
+
 def by_table(compared: list[Result]) -> dict[tuple[str, str], Claim]:
     return {(c.where, c.text): c for c in claims(Evidence(5000, compared=compared))}
 
