@@ -222,7 +222,8 @@ def test_other_precisions_are_refused(
     assert not (tmp_path / "n.onnx").exists()
 
 
-@pytest.mark.parametrize("name", ["bnext_t", pytest.param("expert_bnn", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["bnext_t", "expert_bnn"])
 def test_onnx_runtime_gives_the_networks_features(name: str, tmp_path: Path):
     pytest.importorskip("onnxruntime")
     file = save_checkpoint(tmp_path / "n.safetensors", network(name), size=SIZE)

@@ -99,7 +99,7 @@ def test_the_class_is_the_desktop_engines(board: str, epilogue: str, least: int,
     assert len(set(instructions)) > 1  # they depend on how many signs are the rarer ones
 
 
-@pytest.mark.parametrize("optimise", ["-Os", "-O2", "-O3"])
+@pytest.mark.parametrize("optimise", ["-Os", "-O2", pytest.param("-O3", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("board", "epilogue"),
     [*(("Cortex-M4", epilogue) for epilogue in ("float", "int32", "int16")),
