@@ -350,10 +350,15 @@ def _mean_answers(run: Mapping[int, Result]) -> NDArray[np.float64] | None:
 
 
 def _each_run_once(results: Sequence[Result]) -> list[Result]:
-    """Keep one result of each run; an ablation repeats it for every variant that it represents."""
+    """Keep one result of each training.
+
+    An ablation repeats it for every variant that it represents, and random weights are those of a
+    checkpoint that was trained.
+    """
     first: dict[tuple[object, ...], Result] = {}
     for r in results:
-        first.setdefault((r.protocol, r.metric, r.checkpoint, r.seed), r)
+        if not _is_reference(r):
+            first.setdefault((r.protocol, r.metric, r.checkpoint, r.seed), r)
     return list(first.values())
 
 

@@ -81,6 +81,13 @@ def test_a_run_that_stands_for_several_names_counts_once():
     assert (same.points, same.p) == (0, 1)
 
 
+def test_random_weights_displace_no_run_of_the_checkpoint_whose_network_they_have():
+    (weights,) = runs_of("random weights", 10, trained=False)
+    runs = [*runs_of("a", 50, 52, 51), *runs_of("b", 40, 44, 41)]
+    scores = Scores([replace(weights, checkpoint=runs[0].checkpoint), *runs], IMAGES)
+    assert scores.retraining() == Scores(runs, IMAGES).retraining()
+
+
 @pytest.mark.parametrize(("networks", "critical"), [(5, 0.928), (10, 0.718), (15, 0.575)])
 def test_a_variance_is_an_outlier_beyond_cochrans_critical_value(networks: int, critical: float):
     """The values are those of ISO 5725-2, table 4, for two seeds and 1 %."""
