@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,45 @@ def test_texts_of_several_files_are_numbered_together(tmp_path: Path):
     assert source.classes == ("ape", "bee", "cow")
     assert source.labels is not None
     assert source.labels.tolist() == [2, 0, 1, 2, -1, -1]
+
+
+def told(path: Path, labels: pa.Array, *names: str) -> Path:
+    """A parquet file that names its numbers as the library datasets does."""
+    described = {"info": {"features": {"label": {"names": names}}}} if names else {}
+    table = pa.table({"image": pa.array([PNG] * len(labels)), "label": labels})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(described)}), path)
+    return path
+
+
+NAMINGS: dict[str, tuple[list[tuple[list, tuple[str, ...]]], list[int], tuple[str, ...]]] = {
+    "the same": ([([0, 1], ("cat", "ape")), ([1], ("cat", "ape"))], [0, 1, 1], ("cat", "ape")),
+    "more": ([([0], ("cat",)), ([1], ("cat", "ape"))], [0, 1], ("cat", "ape")),
+    "one alone": ([([1, 0], ()), ([1], ("cat", "ape"))], [1, 0, 1], ("cat", "ape")),
+    "another order": ([([0, 1], ("cat", "dog")), ([0, -1], ("dog", "cat"))],
+                      [0, 1, 1, -1], ("cat", "dog")),
+    "others": ([([0, 1], ("dog", "cat")), ([0], ("bee",))], [2, 1, 0], ("bee", "cat", "dog")),
+    "texts": ([(["dog", "cat"], ("eel", "dog", "cat")), (["dog"], ("eel", "dog", "cat"))],
+              [1, 2, 1], ("eel", "dog", "cat")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["", "stream:"])
+@pytest.mark.parametrize("naming", NAMINGS)
+def test_each_files_numbers_have_its_own_names(naming: str, prefix: str, tmp_path: Path):
+    files, labels, classes = NAMINGS[naming]
+    for number, (values, names) in enumerate(files):
+        told(tmp_path / f"{number}.parquet", pa.array(values), *names)
+    source = open_source(f"{prefix}{tmp_path}")
+    assert source.labels is not None
+    assert (source.labels.tolist(), source.classes) == (labels, classes)
+
+
+@pytest.mark.parametrize("prefix", ["", "stream:"])
+def test_a_number_without_a_name_where_files_name_classes_differently(prefix: str, tmp_path: Path):
+    told(tmp_path / "a.parquet", pa.array([0, 1]), "cat", "dog")
+    told(tmp_path / "b.parquet", pa.array([0, 2]), "dog", "cat")
+    with pytest.raises(UserError, match="differently, and one has a label 2 and 2 names"):
+        open_source(f"{prefix}{tmp_path}")
 
 
 def test_a_large_text_in_every_row_is_not_expanded(tmp_path: Path):
@@ -247,6 +287,9 @@ class Data:
         return np.full((4, 4, 3), index, np.uint8)
 
 
+TEXTS = np.array(["dog", "cat", None] * 2, object)
+
+
 class Broken(Data):
     @property
     def classes(self) -> list[str]:  # type: ignore[override]
@@ -262,6 +305,8 @@ class Broken(Data):
         (Data([True, False] * 3), [1, 0] * 3, ("false", "true")),
         (Data([True, False] * 3, ["no", "yes"]), [1, 0] * 3, ("no", "yes")),
         (Data([0, 1] * 3, np.array(["x", "y", "z"])), [0, 1] * 3, ("x", "y", "z")),
+        (Data(TEXTS), [1, 0, -1] * 2, ("cat", "dog")),
+        (Data(TEXTS, ["eel", "dog", "cat"]), [1, 2, -1] * 2, ("eel", "dog", "cat")),
     ],
 )
 def test_labels_of_data_sets(data: Data, labels: list[int], classes: tuple[str, ...]):
@@ -285,6 +330,10 @@ def test_labels_of_data_sets(data: Data, labels: list[int], classes: tuple[str, 
         (Data([10**9] * 6), "holds 1000000000, which is no class number"),
         (Data([10**30] * 6), "labels are not one class number"),
         (Data([0, 1] * 3, ["a"]), "names 1 classes, but there is a label 1"),
+        (
+            Data(TEXTS, ["cat", "eel"]),
+            "its labels hold 'dog', which its attribute classes does not",
+        ),
         (Data([0, 1] * 3, 5), "its attribute classes is of type int: give a list of names"),
         (Data([0, 1] * 3, "ab"), "of type str"),
         (Data([0, 1] * 3, {"a", "b"}), "of type set"),

@@ -13,7 +13,7 @@ from torch import Tensor
 from burn.core.errors import UserError, shortened
 from burn.data.decode import UnreadableImage
 from burn.data.fingerprint import digest, spread
-from burn.data.labels import NoLabels, classes_of, labels_of
+from burn.data.labels import NoLabels, classes_of, labels_of, unnamed
 from burn.runtime.signals import StopsAreErrors
 from burn_engine.pixels import from_pillow
 
@@ -157,6 +157,11 @@ class DatasetSource:
                 f"{self.name}: its labels are not {wanted}: {_reason(error)}"
             ) from error
         names = self._names()
+        if names and (odd := unnamed(labels, names)) is not None:
+            raise UserError(
+                f"{self.name}: its labels hold {shortened(ascii(odd), 80)}, which its attribute "
+                "classes does not name"
+            )
         if names and len(names) <= labels.numbers.max():
             raise UserError(
                 f"{self.name}: its attribute classes names {len(names):,} classes, but there is a "

@@ -17,6 +17,7 @@ from burn.core.errors import shortened
 MOST_CLASSES = 100_000
 UNLABELLED = -1
 _LONGEST_NAME = 200  # characters of a class
+_TRUTH = ("false", "true")
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Labels:
 
     Attributes:
         numbers: int64 (images,), `UNLABELLED` for an image without a label.
-        names: The class of each number, sorted; None if the numbers are the classes' own.
+        names: The class of each number; None if the numbers are the classes' own.
         reason: Why the first unlabelled image has no label, where there is more to say than that it
             has none.
     """
@@ -59,7 +60,7 @@ def labels_of(values: pa.Array | pa.ChunkedArray, what: str) -> Labels:
         return Labels(np.full(len(values), UNLABELLED))
     if pa.types.is_boolean(kind):
         numbers = values.cast(pa.int8()).fill_null(UNLABELLED)
-        return Labels(numbers.to_numpy().astype(np.int64), ("false", "true"))
+        return Labels(numbers.to_numpy().astype(np.int64), _TRUTH)
     if pa.types.is_integer(kind):
         try:
             numbers = values.cast(pa.int64()).fill_null(UNLABELLED)
@@ -153,6 +154,40 @@ def joined(parts: Sequence[Labels]) -> Labels:
     return Labels(np.concatenate([np.empty(0, np.int64), *numbers]), every, reason)
 
 
+def with_one_naming(
+    parts: Sequence[Labels], names: Sequence[tuple[str, ...]]
+) -> tuple[Sequence[Labels], tuple[str, ...]]:
+    """Bring the labels of several files under one naming of their numbers.
+
+    Args:
+        parts: The labels of each file.
+        names: What each file calls its numbers; empty if it does not say.
+
+    Returns:
+        The labels, and the names of their numbers. Where files call a number differently, their
+        labels have names themselves, and there are no others.
+
+    Raises:
+        NoLabels: A file has a label that it does not name, and others call numbers differently.
+    """
+    longest = max(names, key=len, default=())
+    if all(own == longest[: len(own)] for own in names):
+        return parts, longest
+    named_parts = []
+    for part, own in zip(parts, names, strict=True):
+        if part.names is None:
+            largest = int(part.numbers.max(initial=UNLABELLED))
+            if largest >= len(own):
+                raise NoLabels(
+                    f"its files name the classes differently, and one has a label {largest} and "
+                    f"{len(own)} names"
+                )
+        named_parts.append(
+            part if part.names is not None else Labels(part.numbers, own, part.reason)
+        )
+    return named_parts, ()
+
+
 def _digits(numbers: np.ndarray) -> tuple[str, ...]:
     return tuple(str(i) for i in range(int(numbers.max(initial=UNLABELLED)) + 1))
 
@@ -162,6 +197,16 @@ def _number(name: str) -> int:
     return int(name) if digits else UNLABELLED
 
 
+def unnamed(labels: Labels, names: Sequence[str]) -> str | None:
+    """Return a label that is a text and none of some names, or None."""
+    texts = labels.names or () if _are_texts(labels) else ()
+    return next((text for text in texts if text not in names), None)
+
+
+def _are_texts(labels: Labels) -> bool:
+    return labels.names not in (None, _TRUTH)
+
+
 def classes_of(
     labels: Labels, names: Sequence[str], describe: Callable[[int], str]
 ) -> tuple[np.ndarray | None, tuple[str, ...], str]:
@@ -169,10 +214,17 @@ def classes_of(
 
     Args:
         labels: The labels of all images.
-        names: Names of the numbers, from elsewhere; not used if there are fewer than numbers.
+        names: Names of the classes, from elsewhere, in the order of their numbers. Not used if
+            there are fewer than numbers, or if they are not those of labels that are texts.
         describe: Names an image.
     """
     numbers = labels.numbers
+    if names and _are_texts(labels):
+        if unnamed(labels, names) is None:
+            own = [list(names).index(name) for name in labels.names or ()]
+            numbers = np.array([*own, UNLABELLED], np.int64)[numbers]
+        else:
+            names = ()
     missing = np.flatnonzero(numbers == UNLABELLED)
     reason = ""
     if len(missing):

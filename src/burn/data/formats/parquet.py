@@ -23,7 +23,15 @@ from burn.core.errors import UserError, listed, shortened
 from burn.core.inputs import open_regular, require_regular
 from burn.data.decode import UnreadableImage, as_tensor, check_bytes, decode_pixels
 from burn.data.fingerprint import digest, file_contents
-from burn.data.labels import MOST_CLASSES, Labels, NoLabels, classes_of, joined, labels_of
+from burn.data.labels import (
+    MOST_CLASSES,
+    Labels,
+    NoLabels,
+    classes_of,
+    joined,
+    labels_of,
+    with_one_naming,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -168,21 +176,34 @@ def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | 
         return str(error)
 
 
-def joined_labels(name: str, labels: Sequence[Labels | str]) -> Labels | str:
+def joined_labels(
+    name: str, labels: Sequence[Labels | str], names: Sequence[tuple[str, ...]]
+) -> tuple[Labels | str, tuple[str, ...]]:
     """Join the labels of shards, or say why they have none.
 
     Args:
         name: Name of the data for messages.
         labels: What each shard has, as `read_labels` returns it.
+        names: The names that each shard has for its numbers; empty if none.
+
+    Returns:
+        The labels of all, and the names of their numbers.
 
     Raises:
-        UserError: Only some of the shards have labels.
+        UserError: Only some of the shards have labels, or a label has no name where shards name
+            the classes differently.
     """
     there = [part for part in labels if isinstance(part, Labels)]
     if there and len(there) < len(labels):
         reason = next(part for part in labels if not isinstance(part, Labels))
         raise UserError(f"{name}: only some of its shards have labels: {reason}")
-    return joined(there) if there else str(labels[0])
+    if not there:
+        return str(labels[0]), ()
+    try:
+        parts, same = with_one_naming(there, names)
+    except NoLabels as error:
+        raise UserError(f"{name}: {error}") from error
+    return joined(parts), same
 
 
 def _require_plausible(path: Path, size: int, metadata: pq.FileMetaData, columns: Columns) -> None:
@@ -419,11 +440,11 @@ class Parquet:
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
-        there = joined_labels(name, labels)
+        there, same = joined_labels(name, labels, names)
         if isinstance(there, str):
             self.unlabelled = there
         else:
-            self.labels, self.classes, self.unlabelled = classes_of(there, names[0], self.describe)
+            self.labels, self.classes, self.unlabelled = classes_of(there, same, self.describe)
 
     @staticmethod
     def _read(path: Path, budget: Budget) -> tuple[pa.ChunkedArray, Labels | str, tuple[str, ...]]:

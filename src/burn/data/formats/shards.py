@@ -121,13 +121,13 @@ class ShardedImages:
         filled = [shard for shard in shards if shard.groups[-1]]
         empty = [shard.path.name for shard in shards if not shard.groups[-1]]
         self.note = "; ".join(filter(None, [note, f"no image in {listed(empty)}" * bool(empty)]))
-        labels = joined_labels(name, [shard.labels for shard in filled])
+        labels, names = joined_labels(
+            name, [shard.labels for shard in filled], [shard.class_names for shard in filled]
+        )
         if isinstance(labels, str):
             self.unlabelled = labels
         else:
-            self.labels, self.classes, self.unlabelled = classes_of(
-                labels, filled[0].class_names, self.describe
-            )
+            self.labels, self.classes, self.unlabelled = classes_of(labels, names, self.describe)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
