@@ -221,7 +221,8 @@ function allocated(engine, size) {
 
 function textAt(engine, address) {
   const bytes = new Uint8Array(engine.memory.buffer, address);
-  return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+  // A name may begin with what is a mark of the byte order at the beginning of a file.
+  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes.slice(0, bytes.indexOf(0)));
 }
 
 // The engine has found the file to be sound. Its own JSON allows no more than JavaScript's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from functools import partial
 from pathlib import Path
@@ -143,6 +144,11 @@ def test_a_page_shows_the_most_central(index, command):
     page = Path("page.html").read_text()
     assert page.count("<section>") == 3
     assert page.count("data:image/jpeg;base64,") == 30
+    image = next(Path("photos").iterdir())
+    image.unlink()
+    os.mkfifo(image)  # which would wait for ever to be opened
+    assert command("a.index", "--k", 3, "--html", "page.html")[0] == 0
+    assert Path("page.html").read_text().count("data:image/jpeg;base64,") == 29
 
 
 @pytest.mark.parametrize(

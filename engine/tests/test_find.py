@@ -21,6 +21,7 @@ import pytest
 
 import packed
 from burn_engine import Index, Model, cli, load
+from burn_engine.collection import located
 from burn_engine.features_file import FeaturesFile
 from burn_engine.finding import sole_writer
 from burn_engine.images import read_input
@@ -176,6 +177,63 @@ def test_lists_and_tar_files(photos, command, monkeypatch):
     with tarfile.open("all.tar", "w") as fewer:
         fewer.add("photos/more")
     assert "2 images (0 new, 2 changed, 4 vanished)" in command("index", "all.tar", "tar.index")[1]
+
+
+def test_a_tar_file_stays_in_the_index_whatever_the_case_of_its_suffix(photos, command):
+    with tarfile.open(photos / "UP.TAR", "w") as tar:
+        tar.add("photos/0.ppm", "a.ppm")
+    command("index", "photos", "photos/UP.TAR", "a.index")
+    assert "7 images (0 new, 6 unchanged)" in command("index", "photos", "a.index")[1]
+    assert located("photos/UP.TAR:a.ppm", Path()) == ("photos/UP.TAR", "a.ppm")
+
+
+def header(name: str, size: bytes, kind: bytes = b"0") -> bytes:
+    """The block of a tar file that stands before a member."""
+    block = bytearray(512)
+    block[: len(name)] = name.encode()
+    block[124 : 124 + len(size)] = size
+    block[156:157] = kind
+    block[257:265] = b"ustar  \0"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+ONE = ppm(0)
+WHOLE = header("0.ppm", b"%011o" % len(ONE)) + ONE.ljust(-(-len(ONE) // 512) * 512, b"\0")
+DAMAGED = {
+    "the same member for ever": WHOLE
+    + header("x.txt", b"\xff" + (256**11 - 512).to_bytes(11, "big")),
+    "a size beyond 64 bits": WHOLE + header("x.txt", b"\x80" + (2**70).to_bytes(11, "big")),
+    "a name of a name of a name": (
+        header("././@LongLink", b"%011o" % 6, b"L") + b"a.ppm".ljust(512, b"\0")
+    )
+    * 1200
+    + WHOLE,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_tar_file_is_one_line(photos, command, damage):
+    Path("bad.tar").write_bytes(DAMAGED[damage] + bytes(1024))
+    status, _, err = command("index", "bad.tar", "b.index")
+    assert status == 2
+    assert err.startswith("burn-engine: bad.tar: not a tar file, or a compressed one")
+    assert err.count("\n") == 1
+
+
+def test_members_with_holes_are_left_out(photos, command):
+    rest = ONE.ljust(-(-len(ONE) // 512) * 512, b"\0")
+    sparse = bytearray(header("holes.ppm", b"%011o" % len(ONE), b"S"))
+    sparse[386:410] = b"%011o\0%011o\0" % (0, len(ONE))  # one piece
+    sparse[483:495] = b"%011o\0" % (2 * len(ONE))
+    sparse[148:156] = b" " * 8
+    sparse[148:156] = b"%06o\0 " % sum(sparse)
+    Path("a.tar").write_bytes(bytes(sparse) + rest + WHOLE + bytes(1024))
+    status, out, err = command("index", "a.tar", "a.index")
+    assert status == 0
+    assert out.startswith("a.index: 1 images (1 new)")
+    assert "a.tar: holes.ppm: stored with holes: left out, unpack it" in err
 
 
 def test_images_that_cannot_be_read_are_named_once_and_left_out(photos, command):

@@ -190,6 +190,13 @@ def test_classes_are_named_and_ranked(model, image):
     np.testing.assert_allclose([one["percent"] for one in ranked], expected, rtol=1e-4)
 
 
+def test_a_name_may_begin_with_a_mark_of_the_byte_order(model):
+    network = random_network(4, num_classes=2)
+    network.program["classes"] = ["cat", "\ufeffcat"]
+    (found,) = ask({"model": model(network.to_bytes()), "images": []})
+    assert found["classNames"] == ["cat", "\ufeffcat"]
+
+
 def test_damaged_models_are_refused_with_the_engines_sentence(model):
     whole = NETWORKS["small"].to_bytes()
     files = [model(contents) for contents in (b"", b"hello", whole[:-9], whole[:100])]

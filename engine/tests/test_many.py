@@ -128,6 +128,28 @@ def test_images_that_cannot_be_read_are_named_and_the_others_are_done(
     assert np.load(out).shape == (4, 16)
 
 
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("listed", [False, True])
+def test_features_replace_no_image_of_a_folder_or_list(
+    capsys, write, folder, tmp_path, monkeypatch, name, listed
+):
+    before = (folder / name).read_bytes()
+    (tmp_path / "link").symlink_to(folder / name)
+    paths = "".join(f"{path}\n" for path in in_order(folder))
+    for out in (folder / name, tmp_path / "link"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(paths))
+        arguments = ["run", write(num_classes=0), "-" if listed else folder, "--features", out]
+        assert cli.main([*map(str, arguments)]) == 2
+        assert f"--features {out} is an input as well" in capsys.readouterr().err
+        assert (folder / name).read_bytes() == before
+
+
+def test_an_error_is_said_once(capsys, write, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("missing.ppm\n"))
+    assert cli.main(["run", str(write()), "-"]) == 2
+    assert capsys.readouterr().err.count("missing.ppm") == 1
+
+
 def test_features_of_no_image_are_not_written(capsys, write, tmp_path):
     out = tmp_path / "features.npy"
     out.write_bytes(b"old")

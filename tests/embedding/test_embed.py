@@ -180,6 +180,17 @@ def test_a_packed_files_features_are_the_engines(data: str, folder: Path, tmp_pa
     )
 
 
+def test_a_tenth_and_the_rest_of_labelled_photographs(folder: Path, tmp_path: Path):
+    parts = {}
+    for data in ("photos", "photos:tenth", "photos:rest"):
+        assert embed(folder, "scored.bnn", data, tmp_path / data) == 0
+        found = columns(*sorted((tmp_path / data).glob("*.parquet")))
+        parts[data] = dict(zip(found["name"], map(bytes, found["features"]), strict=True))
+    assert len(parts["photos:tenth"]) == COUNT // 10
+    assert parts["photos:tenth"].keys().isdisjoint(parts["photos:rest"])
+    assert parts["photos"] == parts["photos:tenth"] | parts["photos:rest"]
+
+
 @pytest.mark.parametrize("name", ["a:b", "s3:x", "c:\\d", "ä %20?#"])
 def test_a_folder_is_not_taken_for_an_address(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ from burn_engine import (
     page_commands,
 )
 from burn_engine.bench import Times, measure, report
+from burn_engine.collection import identity_of
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
 from burn_engine.features_file import FeaturesFile
@@ -268,9 +269,10 @@ def _seconds(text: str) -> float:
 
 def _run(options: argparse.Namespace) -> None:
     named = options.images
-    if options.features is not None:
-        _check_output(options.features, [options.model, *named])
     paths: Iterable[str] = paths_in(named, complain)
+    if options.features is not None:
+        _check_output(options.features)
+        paths = _apart(options.features, options.model, paths)
     total = None
     if "-" not in named:
         paths = list(paths)
@@ -305,7 +307,7 @@ def _run(options: argparse.Namespace) -> None:
                     complain(error)
             done += 1
             progress.show(done)
-    if failed and done == 1:
+    if failed and total == 1:
         raise ValueError(failed[0])
     if failed:
         raise ValueError(f"{len(failed):,} of {done:,} images were left out; see above")
@@ -342,8 +344,8 @@ def _result(
     return result, None
 
 
-def _check_output(file: str, inputs: Sequence[str]) -> None:
-    """Raise ValueError if a file cannot be written, or is one of the inputs."""
+def _check_output(file: str) -> None:
+    """Raise ValueError if a file cannot be written."""
     path = Path(file)
     if not path.name:
         raise ValueError(f"--features {file!r} is not a file name")
@@ -351,9 +353,22 @@ def _check_output(file: str, inputs: Sequence[str]) -> None:
         raise ValueError(f"--features {file}: there is no such folder")
     if path.exists() and not path.is_file():
         raise ValueError(f"--features {file} is not a regular file")
-    for other in inputs:
-        if path.exists() and Path(other).exists() and path.samefile(other):
-            raise ValueError(f"--features {file} is an input as well: give another name")
+
+
+def _apart(file: str, model: str, paths: Iterable[str]) -> Iterator[str]:
+    """Yield the paths of images; raise ValueError if the output is one of them, or the model."""
+    output = identity_of(file)
+
+    def is_output(path: str) -> bool:
+        return output is not None and identity_of(path) == output
+
+    message = f"--features {file} is an input as well: give another name"
+    if is_output(model):
+        raise ValueError(message)
+    for path in paths:
+        if is_output(path):
+            raise ValueError(message)
+        yield path
 
 
 def _top_classes(

@@ -93,7 +93,7 @@ def photos_in(arguments: Sequence[str], base: Path, say: Callable[[str], None]) 
     seen: set[str] = set()
     for argument in arguments:
         members = _is_tar(argument)
-        found = _members(argument, base) if members else _files([argument], base, say)
+        found = _members(argument, base, say) if members else _files([argument], base, say)
         for photo in found:
             if photo.name not in seen:
                 seen.add(photo.name)
@@ -117,7 +117,7 @@ def covers(root: str, name: str) -> bool:
     if not name.startswith(root):
         return False
     inside = name[len(root) :]
-    elsewhere = inside.startswith("../") or _TAR_SUFFIX + _IN_TAR in inside
+    elsewhere = inside.startswith("../") or _TAR_MEMBER.search(inside)
     return root.endswith(_IN_TAR) or not elsewhere
 
 
@@ -151,9 +151,10 @@ def name_of(path: str, base: Path) -> str:
 
 def located(name: str, base: Path) -> tuple[str, str | None]:
     """Return the path of the file of an image, and in a tar file the member's name, else None."""
-    file, colon, member = name.partition(_TAR_SUFFIX + _IN_TAR)
-    path = os.path.normpath(base / (file + _TAR_SUFFIX if colon else name))
-    return path, member if colon else None
+    found = _TAR_MEMBER.search(name)
+    if found is None:
+        return os.path.normpath(base / name), None
+    return os.path.normpath(base / name[: found.end() - len(_IN_TAR)]), name[found.end() :]
 
 
 def _in_64_bits(nanoseconds: int) -> int:
@@ -176,17 +177,24 @@ def _files(arguments: Sequence[str], base: Path, say: Callable[[str], None]) -> 
         yield Photo(name_of(path, base), path, stamp)
 
 
-def _members(path: str, base: Path) -> Iterator[Photo]:
+def _members(path: str, base: Path, say: Callable[[str], None]) -> Iterator[Photo]:
     """Yield the images of a tar file, which is not unpacked: only bytes at offsets are read."""
     name = name_of(path, base)
     changed = _in_64_bits(Path(path).stat().st_mtime_ns)
     members: dict[str, Photo] = {}  # of those with the same name the last, as tar unpacks them
+    last = -1
     try:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
+                # Behind a negative size Python's reader finds the same member again and again.
+                if not 0 <= member.size < 2**63 or member.offset <= last:
+                    raise ValueError(f"{shown(member.name)} has {member.size} bytes")
+                last = member.offset
                 if member.isreg() and is_image(Path(member.name).name):
-                    if not 0 <= member.size < 2**63:
-                        raise ValueError(f"{shown(member.name)} has {member.size} bytes")
+                    if member.issparse():
+                        members.pop(member.name, None)
+                        say(f"{path}: {member.name}: stored with holes: left out, unpack it")
+                        continue
                     members[member.name] = Photo(
                         f"{name}{_IN_TAR}{member.name}",
                         path,
@@ -194,7 +202,9 @@ def _members(path: str, base: Path) -> Iterator[Photo]:
                         member.offset_data,
                         in_tar=True,
                     )
-    except (tarfile.TarError, ValueError, OverflowError) as error:  # of damaged headers
+    except OSError:
+        raise
+    except Exception as error:  # of damaged headers, in which Python's reader has no bounds
         raise ValueError(
             f"{path}: not a tar file, or a compressed one, to be unpacked: {error}"
         ) from error

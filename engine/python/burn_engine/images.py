@@ -191,8 +191,7 @@ def read_input(path: str | os.PathLike[str], size: ImageSize | None) -> NDArray[
     """
     name = file_name_of(path)  # a Path takes as long as opening the file, and is for errors alone
     try:
-        if not stat.S_ISREG(os.stat(name).st_mode):  # noqa: PTH116 - a pipe would block
-            raise ValueError("not a regular file")
+        require_regular(name)
         if suffix_of(name) == ".npy":
             return _read_npy(name)
         return prepare(read_photo(name, enough_for(size)), size)
@@ -204,6 +203,12 @@ def read_input(path: str | os.PathLike[str], size: ImageSize | None) -> NDArray[
         raise PillowMissing(f"{Path(name)}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{Path(name)}: {error}") from None
+
+
+def require_regular(path: str | os.PathLike[str]) -> None:
+    """Raise ValueError for what is no regular file; a pipe would wait for ever to be opened."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a Path takes as long as opening
+        raise ValueError("not a regular file")
 
 
 def read_photo(path: str | os.PathLike[str], shortest: int | None = None) -> NDArray[np.uint8]:

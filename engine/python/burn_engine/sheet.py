@@ -170,8 +170,9 @@ def _thumbnail(path: str) -> str | None:
     try:
         from PIL import Image
 
-        from burn_engine.images import read_photo
+        from burn_engine.images import read_photo, require_regular
 
+        require_regular(path)
         image = Image.fromarray(read_photo(Path(path)))
         image.thumbnail((_SIDE, _SIDE))
     except (ImportError, OSError, ValueError, MemoryError):

@@ -82,6 +82,8 @@ def missing_labels(source: Source) -> str:
 
 def remarks(source: Source) -> list[str]:
     """Return lines on which images of a source are read, and what is left out."""
+    while isinstance(source, Subset):
+        source = source.whole
     lines = [text] if (text := getattr(source, "note", "")) else []
     if isinstance(source, Folder) and source.skipped_text:
         lines.append(f"skipped: {source.skipped_text}")

@@ -13,7 +13,7 @@ import numpy as np
 from burn.core.errors import UserError, listed
 from burn.core.inputs import list_folder, status_of
 from burn.core.paths import expand
-from burn.data.base import Source, Split, is_part, named_part, part_word
+from burn.data.base import PixelSource, Source, Split, is_part, named_part, part_word
 from burn.data.builtin.digits import Digits
 from burn.data.checks import missing_labels
 from burn.data.formats.cifar import Cifar
@@ -176,6 +176,14 @@ def _is_data(name: str) -> bool:
     return is_image(name) or suffix_of(name) == ".parquet"
 
 
+class _Part(Subset):
+    """Some images of one of burn's own formats, all of which have pixels."""
+
+    def pixels(self, index: int) -> np.ndarray:
+        assert isinstance(self.whole, PixelSource)
+        return self.whole.pixels(int(self.indices[index]))
+
+
 def _part_of(source: Source, part: str) -> Subset:
     """Return a tenth of each class's images, or the rest, where there are no test images yet.
 
@@ -199,7 +207,7 @@ def _part_of(source: Source, part: str) -> Subset:
     _, tenth = hold_out(Subset(source, some), 0.1, seed=0)
     tenth = some[tenth.indices]
     rest = np.setdiff1d(np.arange(len(source)), tenth)
-    chosen = Subset(source, tenth if part == "tenth" else rest)
+    chosen = _Part(source, tenth if part == "tenth" else rest)
     chosen.name = f"{source.name}:{part}"
     digest = hashlib.sha256(chosen.indices.tobytes() + source.fingerprint.encode()).hexdigest()
     chosen.fingerprint = digest[: len(source.fingerprint)]
