@@ -339,6 +339,9 @@ def test_protocols_may_be_added_to_what_is_trained(compared: Path):
     trained = [r for r in results if r.model == "supervised"]
     assert len({json.dumps(r.settings["pretraining"]) for r in trained}) == 1
     assert all(r.right for r in trained if r.metric.endswith("top1"))
+    other = FurtherProtocols("transfer", "digits", "digits:train")
+    with pytest.raises(UserError, match="begun with --transfer-test digits, not digits:train"):
+        run(compared, ["supervised"], more=other)
     kept = run_folder / "compared-semi10.jsonl"
     stamp = kept.stat().st_mtime_ns
     again, said = run(compared, ["supervised"], more=more)

@@ -51,3 +51,37 @@ def test_a_campaign_of_an_earlier_burn_goes_on_in_its_place(tmp_path: Path):
     begin(tmp_path / "other", EARLIER)
     with pytest.raises(UserError, match="begun with --data /a, not /b"):
         again(tmp_path / "other", "/b", NOW)
+
+
+TRANSFER = {"transfer_train": "/p", "transfer_test": "/q"}
+IMAGES = {"--data": NOW, "--test": "t", "--transfer-train": "p", "--transfer-test": "q"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({}, None),
+        ({"--transfer-train": "r"}, "--transfer-train /p has changed since"),
+        ({"transfer_train": "/s"}, None),  # the same images in another place
+        ({"transfer_train": "/s", "--transfer-train": "r"}, "transfer-train /p, not /s, which"),
+        ({"semi": {"epochs": 3}}, None),
+    ],
+)
+def test_protocols_may_be_added_and_left_out_but_not_changed(
+    changed: dict[str, object], told: str | None, tmp_path: Path
+):
+    out = tmp_path / "out"
+    begin(out, NOW)
+    open_folder(out, "comparison", BEGAN | TRANSFER, IMAGES, {})
+    assert {**again(out, "/a", NOW), **TRANSFER} == again(out, "/a", NOW), "left out and kept"
+    shared = BEGAN | TRANSFER | {k: v for k, v in changed.items() if not k.startswith("--")}
+    images = IMAGES | {k: str(v) for k, v in changed.items() if k.startswith("--")}
+    before = (out / "comparison.json").read_bytes()
+    if told is None:
+        open_folder(out, "comparison", shared, images, {})
+        stored = json.loads((out / "comparison.json").read_text())
+        assert stored == {**stored, **shared}
+        return
+    with pytest.raises(UserError, match=told):
+        open_folder(out, "comparison", shared, images, {})
+    assert (out / "comparison.json").read_bytes() == before

@@ -20,6 +20,8 @@ from burn.data.fingerprint import is_earlier
 RESULTS_FILE = "compared.jsonl"  # kNN and linear; every other protocol has its own file beside it
 KEPT = "evaluation"  # folder of the files from which protocols resume
 _LATER = {"teacher_size", "labelled_teacher_size"}  # settings missing in older campaigns
+_OPTIONAL = {"transfer_train", "transfer_test", "semi"}  # of protocols that a call may leave out
+_DATA = {"data", "test", "transfer_train", "transfer_test"}
 FEATURES = "teacher-features"  # folder of the cache that all runs share
 _NUMBERS = [("knn", "top1"), ("linear", "top1"), ("linear", "top5")]
 
@@ -74,8 +76,8 @@ def open_folder(
     Args:
         out: Folder of the campaign.
         name: Name of the campaign; its settings are in NAME.json.
-        shared: Settings that may not change. A teacher may be added, though, and data and teachers
-            may be named in another way or have moved.
+        shared: Settings that may not change. A teacher and further protocols may be added, though,
+            and data and teachers may be named in another way or have moved.
         fingerprints: Fingerprints of data and teachers, by name; they may not change.
         told: Further entries of NAME.json, written anew each time.
 
@@ -89,7 +91,10 @@ def open_folder(
         content = read_text(file)  # outside try: a file without read permission is not damaged
         try:
             stored = json.loads(content)
-            known = {name: stored[name] for name in shared if name not in _LATER}
+            left_out = {name: stored[name] for name in _OPTIONAL - set(shared) if name in stored}
+            added = {name for name in _OPTIONAL & set(shared) if name not in stored}
+            known = {name: stored[name] for name in shared if name not in _LATER | added}
+            known |= {name: shared[name] for name in added}
             known |= {name: stored.get(name) for name in shared if name in _LATER}
             before = dict(stored.get("files", {}))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -102,26 +107,27 @@ def open_folder(
             if name in _LATER and known[name.removesuffix("_size")] is None:
                 known[name] = value  # the size of a teacher that is added
                 continue
-            is_data = name in ("data", "test")
+            is_data = name in _DATA
+            option = f"--{name.replace('_', '-')}"
             if is_teacher:
                 same = before.get(was) == fingerprints.get(value, "")
             else:
-                same = is_data and before.get(f"--{name}") == fingerprints.get(f"--{name}", "")
+                same = is_data and before.get(option) == fingerprints.get(option, "")
             if not (same or ((is_teacher or is_data) and same_path(str(was), str(value)))):
                 other = f"{value}, which holds other images" if is_data else value
                 raise UserError(
-                    f"{out} was begun with --{name.replace('_', '-')} {was}, not {other}: give "
-                    "another --out"
+                    f"{out} was begun with {option} {was}, not {other}: give another --out"
                 )
             if is_data:
                 known[name] = value  # where its images are now
             else:
                 names[value] = was
-        shared = {**shared, **{n: known[n] for n in shared if known[n] is not None}}
+        shared = {**left_out, **shared, **{n: known[n] for n in shared if known[n] is not None}}
         for name, fingerprint in fingerprints.items():
             earlier = before.get(names.get(name, name), fingerprint)
             if earlier != fingerprint and not is_earlier(earlier, fingerprint):
-                what = "" if name not in ("--data", "--test") else f" {shared.get(name[2:])}"
+                setting = name.removeprefix("--").replace("-", "_")
+                what = f" {shared.get(setting)}" if setting in _DATA else ""
                 raise UserError(
                     f"{name}{what} has changed since {out} was begun: give another --out"
                 )

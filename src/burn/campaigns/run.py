@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -100,8 +101,15 @@ def run_campaign(
     train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
     check_sources(train, test)
     require_outside(out, train, test)
+    data = {"--data": train.fingerprint, "--test": test.fingerprint}
+    settings = dict(settings)
     if further.transfer_train is not None and further.transfer_test is not None:
-        open_labelled(further.transfer_train, further.transfer_test)
+        names = {"transfer_train": further.transfer_train, "transfer_test": further.transfer_test}
+        sources = open_labelled(*names.values())
+        settings |= names
+        data["--transfer-train"], data["--transfer-test"] = (s.fingerprint for s in sources)
+    if any(protocol.startswith("semi") for protocol in further.protocols):
+        settings["semi"] = asdict(further.semi)
     plans = [
         (model, shared.plan(model, seed, len(train)))
         for seed in execution.seeds
@@ -123,7 +131,6 @@ def run_campaign(
         evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, further)
         jobs = [Job(model, plan, out, evaluation) for model, plan in plans]
         teachers = _check_jobs(jobs[: len(models)], references.values())
-        data = {"--data": train.fingerprint, "--test": test.fingerprint}
         if not out.exists():
             out.mkdir(parents=True, exist_ok=True)
         with locked(out, patience=30):  # another campaign holds the folder only for a moment here
