@@ -174,6 +174,14 @@ TARS: dict[str, tuple[list[tuple[str, Any]], list[int], tuple[str, ...]]] = {
         [("22.05.png", PNG), ("22.05.cls", b"1"), ("22.06.png", PNG), ("22.06.cls", b"0")],
         [1, 0], ("0", "1"),
     ),
+    "one class for images apart": (
+        [("1.left.png", PNG), ("1.cls", b"7"), ("2.png", PNG), ("2.cls", b"3"),
+         ("1.right.png", PNG)], [7, 3, 7], tuple("01234567")
+    ),
+    "images apart, and their class last": (
+        [("1.left.png", PNG), ("2.png", PNG), ("2.cls", b"0"), ("1.right.png", PNG),
+         ("1.cls", b"1")], [1, 0, 1], ("0", "1")
+    ),
     "dots in any order": (
         [("22.05.png", PNG), ("22.06.png", PNG), ("22.05.cls", b"1"), ("22.06.cls", b"0")],
         [1, 0], ("0", "1"),

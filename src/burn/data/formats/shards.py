@@ -441,7 +441,8 @@ class _TarClasses:
         self._classes: dict[bytes, int] = {}  # of the group: key and text
         # Rows without a class so far, and hashes of their keys, since names take too much memory.
         self._waiting = array("q"), array("q")
-        self._unused: dict[int, int] = {}
+        # Hashes of all keys that have a class, and its text, for images in other places of the tar.
+        self._known = array("q"), array("q")
 
     def add_image(self, name: bytes) -> None:
         self._begin(name)
@@ -464,7 +465,6 @@ class _TarClasses:
             self._group = group
 
     def _end(self) -> None:
-        used = set()
         for row, name in self._images.items():
             keys = _keys(name)
             key = next((key for key in keys if key in self._classes), None)
@@ -473,16 +473,17 @@ class _TarClasses:
                 self._waiting[1].extend(map(hash, keys))
             else:
                 self._found[row] = self._classes[key]
-                used.add(key)
-        self._unused.update((hash(k), n) for k, n in self._classes.items() if k not in used)
+        self._known[0].extend(map(hash, self._classes))
+        self._known[1].extend(self._classes.values())
         self._images, self._classes = {}, {}
 
     def labels(self, name: str) -> Labels | str:
         """Return the labels of the images, or why there are none; `name` is that of the tar."""
         self._end()
+        known = dict(zip(*self._known, strict=True)) if self._waiting[0] else {}
         for row, key in zip(*self._waiting, strict=True):
             if self._found[row] == UNLABELLED:
-                self._found[row] = self._unused.get(key, UNLABELLED)
+                self._found[row] = known.get(key, UNLABELLED)
         found = np.array(self._found, dtype=np.int64)
         if not self._texts or (found == UNLABELLED).all():
             if not self._texts:
