@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -361,12 +362,14 @@ def test_a_loss_that_is_not_finite_stops_before_it_reaches_a_weight(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     spoil(monkeypatch, {4})
+    hook = threading.excepthook
     with pytest.raises(
         UserError,
         match=r"stopped at step 5: kl is inf and the gradient of student backbone, .*student "
         r"classifier is not finite; lower --optim\.lr",
     ):
         tiny.train(one_stage(), tmp_path / "run", teacher, max_steps=8, machine=EVERY_STEP)
+    assert threading.excepthook is hook, "a run replaces it for TensorBoard"
     kept = torch.load(tmp_path / "run/stage1/resume.ckpt", weights_only=True)
     assert kept["global_step"] == 4
     assert all(torch.isfinite(t).all() for t in kept["state_dict"].values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -14,20 +14,15 @@ from steps import CASES
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import block_plan
 from burn.backbones.reactnet import Block
-from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Precision
 from burn.layers.fused.choice import block_kernels
 from burn.layers.fused.launch import Launch
-from burn.methods.burn.method import Burn
-from burn.methods.burn.settings import BurnConfig
 from burn.methods.shared.contrast import gather
 from burn.runtime.distributed import Processes
-from burn.training.pretraining import Pretraining, redundant_buffers
-from networks import tiny_reactnet
+from burn.training.pretraining import Pretraining
 
 
 @pytest.fixture
@@ -113,11 +108,3 @@ def test_buffers_that_are_the_same_anyway_are_not_broadcast(tmp_path: Path):
     sent = {name for name, buffer in module.named_buffers() if id(buffer) in exchanged}
     assert not [name for name in sent if "running" in name or "queue" in name]
     assert {"method.contrast.shuffle.seed", "method.contrast.shuffle.count"} <= sent
-
-
-def test_statistics_that_a_loss_reads_are_broadcast():
-    """Each process adds its own images to those of the first."""
-    teacher = CASES["burn"].build(0, 1).teacher.backbone
-    held = Teacher(cast(Backbone, teacher), None, None, {})
-    method = Burn(tiny_reactnet(), held, BurnConfig(classifier="none", standardize=True))
-    assert not [name for name in redundant_buffers(method) if "standardize" in name]

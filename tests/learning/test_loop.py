@@ -91,7 +91,8 @@ class Events(Callback):
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_it_is_the_training_written_out(parts: int):
-    """With momentum, a schedule, and a last step of an epoch that may have fewer parts."""
+    """With momentum, a schedule, and a last step of an epoch, whose parts may be fewer: also there
+    the gradient is the mean over them."""
     loop = loop_of(7, parts)
     loop.run()
     learner = Line()
@@ -103,8 +104,9 @@ def test_it_is_the_training_written_out(parts: int):
             if step == 7:
                 break
             optimizer.zero_grad()
-            for batch in batches[first : first + parts]:
-                (learner(batch, step / 7) / parts).backward()
+            of_step = batches[first : first + parts]
+            for batch in of_step:
+                (learner(batch, step / 7) / len(of_step)).backward()
             optimizer.param_groups[0]["lr"] = 0.5 / (1 + step)
             optimizer.step()
             step += 1

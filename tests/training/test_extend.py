@@ -58,7 +58,7 @@ def test_without_a_schedule_an_extended_run_has_the_bits_of_a_longer_one(
     tiny.train(recipe, tmp_path / "whole", data=data, max_steps=8)
     tiny.train(recipe, tmp_path / "two", data=data, max_steps=first)
     said = extend(tmp_path / "two", recipe, data, 8)
-    assert f"stage 1 is extended from {first} to 8 steps" in said
+    assert f"stage 1 goes on to 8 steps; it was finished with {first}" in said
     assert f"going on from step {first}: the schedules" in said
     assert same(tmp_path / "whole", tmp_path / "two")
     meta = load_checkpoint(tmp_path / "two").meta

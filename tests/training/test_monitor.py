@@ -1,4 +1,7 @@
 import math
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ from torch import nn
 
 from burn.core.errors import GradientFlowError
 from burn.core.types import Part
-from burn.training.callbacks.guard import GradientFlowGuard, gradient_norms
+from burn.training.callbacks.guard import GradientFlowGuard, Guard, gradient_norms
 from burn.training.collapse import FeatureMonitor, TargetMonitor, effective_rank
 
 
@@ -73,6 +76,18 @@ def test_guard_lets_a_part_of_an_earlier_stage_have_zero_gradients():
         parameter.grad = torch.zeros_like(parameter)
     guard.check({"first"}, step=1)
     assert guard.done
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_resumed_stage_was_trained_before(step: int):
+    """A classifier that has collapsed stops no run that goes on."""
+    first, _ = two_layers()
+    guard = GradientFlowGuard([Part("first", first, True)])
+    Guard(guard).on_start(cast(Any, SimpleNamespace(step=step)))
+    for parameter in first.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    with nullcontext() if step else pytest.raises(GradientFlowError, match="gradient is zero"):
+        guard.check({"first"}, step=step + 1)
 
 
 def test_guard_waits_for_a_part_that_the_loss_does_not_reach_yet():

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 import burn.training.stage as stage_module
 import tiny
 from burn.checkpoints.foreign.weights import backbone_from
-from burn.checkpoints.native import load_checkpoint
+from burn.checkpoints.native import load_checkpoint, save_checkpoint
 from burn.core.errors import GradientFlowError, Interrupted, UserError
 from burn.core.types import Precision
 from burn.methods.base import StepOutput
@@ -94,6 +95,32 @@ def test_a_run_repeats_itself_bit_by_bit_and_the_seed_matters(teacher: Path, tmp
     a, b, c = (load_file(tmp_path / name / "stage1.safetensors") for name in "abc")
     assert same(a, b)
     assert not same(a, c)
+
+
+@pytest.mark.usefixtures("few_digits")
+def test_a_run_that_was_trained_but_not_saved_reports_its_last_accuracy(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also how much of the teacher's features came from the cache."""
+    recipe = replace(tiny.student_recipe(), stages=1, epochs=2, batch_size=32, view_epochs=1)
+    failures = [OSError(28, "No space left on device")]
+
+    def full(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        save_checkpoint(*arguments)
+
+    monkeypatch.setattr(stage_module, "save_checkpoint", full)
+    out, cache = tmp_path / "run", str(tmp_path / "cache")
+    machine = Machine(device="cpu", workers=0, monitor_every=2, teacher_cache=cache)
+    with pytest.raises(UserError, match="No space left"):
+        tiny.train(recipe, out, teacher, max_steps=None, machine=machine)
+    (summary,) = tiny.train(recipe, out, teacher, max_steps=None, machine=machine, resume=True)
+    rows = [row for row in rows_of(out / "stage1" / "metrics.csv") if row["knn"]]
+    assert len(rows) == 2
+    assert summary.knn == pytest.approx(float(rows[-1]["knn"]), abs=1e-6)
+    assert summary.teacher_cached is not None
+    assert 0.4 < summary.teacher_cached < 0.5  # an epoch leaves an incomplete batch
 
 
 @pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])
@@ -200,10 +227,11 @@ def test_a_used_folder_is_refused_and_overwrite_begins_again(teacher: Path, tmp_
     out = tmp_path / "run"
     tiny.train(tiny.student_recipe(), out, teacher)
     (out / "notes.txt").write_text("mine")
+    (out / "stage2" / "terms.csv").touch()  # of a method with terms of its own
     with pytest.raises(UserError, match="already holds a run: give --resume or --overwrite"):
         tiny.train(tiny.student_recipe(), out, teacher)
     tiny.train(replace(tiny.student_recipe(), stages=1), out, teacher, overwrite=True)
-    assert not (out / "stage2.safetensors").exists()
+    assert not list(out.glob("stage2*"))
     assert (out / "notes.txt").read_text() == "mine"
 
 
@@ -414,6 +442,7 @@ def test_an_epoch_shorter_than_a_batch_is_watched_and_saved(
         recipe, tmp_path / "run", teacher, data=str(photos), max_steps=None, machine=machine
     )
     assert summary.steps == len(saved) == 3
+    assert summary.images_seen == 3 * 24  # where a step would have 32 if there were as many
     rows = rows_of(tmp_path / "run" / "stage1" / "metrics.csv")
     assert [row["step"] for row in rows if row["loss"]] == ["1", "2", "3"]
 

@@ -92,6 +92,9 @@ def test_the_steps_are_those_of_the_loader(num_images: int, accumulate: int, pro
     assert steps.batch_size == processes * sum(len(batch) for batch in first)
     assert steps.per_epoch == len(batches[::accumulate])
     assert steps.total == 3 * steps.per_epoch
+    assert steps.total_images == 3 * processes * sum(len(batch) for batch in batches)
+    one = stage_steps(recipe, num_images, processes, steps.per_epoch + 1)
+    assert one.total_images == steps.total_images // 3 + steps.batch_size
     assert stage_steps(recipe, num_images, processes, 2).total == 2
 
 

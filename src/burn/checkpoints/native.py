@@ -2,9 +2,9 @@
 
 The description (`meta`) holds: format (version of this layout), burn and torch (versions), recipe
 (name and every field), backbone, views, precision, stage, num_stages, steps, images_per_step,
-max_steps, seed, teacher, data (name, number of images, fingerprint), monitor (the stage's exit
-summary), and replanned_at (the steps after which the stage was extended) if there are any. An
-imported one has source (format, name and SHA-256 of the file) instead of data and monitor.
+images_seen, max_steps, seed, teacher, data (name, number of images, fingerprint), monitor (the
+stage's exit summary), and replanned_at (the steps after which the stage was extended) if there are
+any. An imported one has source (format, name and SHA-256 of the file) instead of data and monitor.
 
 A resume file serves only to go on with an interrupted stage, or to extend a finished one.
 """
@@ -187,6 +187,22 @@ def images_per_step(meta: Mapping[str, Any]) -> int:
     if "images_per_step" in meta:
         return int(meta["images_per_step"])
     return min(int(meta["recipe"]["batch_size"]), int(meta["data"]["images"]))
+
+
+def images_seen(meta: Mapping[str, Any]) -> int:
+    """Return the number of images that a checkpoint's stage has seen, each time that it saw them.
+
+    Earlier checkpoints do not say it: there every step counts as whole.
+
+    Args:
+        meta: Description of the checkpoint.
+
+    Raises:
+        KeyError, TypeError, ValueError: The description lacks it.
+    """
+    if "images_seen" in meta:
+        return int(meta["images_seen"])
+    return int(meta["steps"]) * images_per_step(meta)
 
 
 def read_safetensors(file: Path, key: str) -> tuple[str | None, dict[str, torch.Tensor]]:

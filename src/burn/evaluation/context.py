@@ -15,7 +15,7 @@ import torch
 from burn.backbones.base import Backbone
 from burn.checkpoints.classifier import Classifier, fingerprint
 from burn.checkpoints.foreign.weights import backbone_from, load_backbone
-from burn.checkpoints.native import find_checkpoint, images_per_step, load_checkpoint
+from burn.checkpoints.native import find_checkpoint, images_seen, load_checkpoint
 from burn.checkpoints.pretrained import names_checkpoint
 from burn.checkpoints.tuned import plain_meta
 from burn.core.errors import UserError, listed, printable
@@ -404,7 +404,7 @@ def _training(meta: Mapping[str, Any], file: Path) -> dict[str, Any] | None:
     """
     try:
         stage, steps = int(meta["stage"]), int(meta["steps"])
-        images = steps * images_per_step(meta)
+        images = images_seen(meta)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
     told = {}

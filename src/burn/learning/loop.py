@@ -122,8 +122,8 @@ class Loop(Generic[LearnerT]):
         factor: Function from the number of a step, counted from 0, to the share of the first
             learning rates at which it is done.
         num_steps: Number of optimizer steps.
-        parts: Micro-batches of an optimizer step, by which each loss is divided; the last step of
-            an epoch may have fewer.
+        parts: Micro-batches of an optimizer step; the last step of an epoch may have fewer. Each
+            loss is divided by the number of micro-batches in its step.
         processes: The processes that share every batch.
 
     Attributes:
@@ -220,14 +220,16 @@ class Loop(Generic[LearnerT]):
         batch = batch.to(self.device)
         self._tell("on_batch_start", batch)
         position = self.batches % len(self._loader)
-        last = position + 1 == len(self._loader) or (position + 1) % self._parts == 0
+        first = position - position % self._parts  # of the micro-batches of this step
+        count = min(self._parts, len(self._loader) - first)
+        last = position + 1 == first + count
         with nullcontext() if last else self.processes.without_exchange(self._network):
             loss = self._network(batch, self.progress)
-            if position % self._parts == 0:
+            if position == first:
                 self.optimizer.zero_grad()
             self._tell("on_before_backward")
             if loss is not None:
-                self.learner.backward(loss / self._parts if self._parts > 1 else loss)
+                self.learner.backward(loss / count if count > 1 else loss)
             self._tell("on_after_backward")
         if last:
             self._tell("on_before_step")

@@ -16,7 +16,8 @@ from burn.core.types import Batch
 from burn.learning.loop import Learner, Loader, Loop
 from burn.methods.base import Method, StepOutput
 from burn.methods.shared.contrast import KeyQueue
-from burn.methods.shared.frozen import FrozenTarget
+from burn.methods.shared.frozen import FrozenTarget, frozen_target
+from burn.methods.shared.standardize import Standardize
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopsAreErrors
@@ -123,11 +124,16 @@ class Pretraining(Learner):
         return {f"method.{name}": tensor for name, tensor in self.method.weights().items()}
 
     def numbers(self) -> dict[str, Any]:
-        return {"learned": self.learned}
+        target = frozen_target(self.method)
+        taught = {} if target is None else {"taught": [target.asked, target.made]}
+        return {"learned": self.learned, **taught}
 
     def load(self, weights: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         self.load_state_dict(dict(weights), strict=False)  # they lack the frozen teacher's
         self.learned = numbers["learned"]
+        target = frozen_target(self.method)
+        if target is not None:  # a resume file of burn 0.2.0 does not say what was taught before
+            target.asked, target.made = map(int, numbers.get("taught", (0, 0)))
 
 
 def pretraining_loop(
@@ -163,10 +169,11 @@ def redundant_buffers(method: Method) -> list[str]:
     """Return names of buffers that processes need not take from the first one at every step.
 
     They are BN's statistics, which training passes do not read and checkpoints take from the first
-    process; a frozen teacher's, which stay as they are; and a queue of keys, to which every process
-    adds the same. All are the same on every process when a stage begins or is resumed.
+    process; a frozen teacher's, which stay as they are; and a queue of keys and the statistics of
+    targets, to which every process adds the same. All are the same on every process when a stage
+    begins or is resumed.
     """
-    kinds = (nn.modules.batchnorm._BatchNorm, FrozenTarget, KeyQueue)
+    kinds = (nn.modules.batchnorm._BatchNorm, FrozenTarget, KeyQueue, Standardize)
     return [
         f"{prefix}.{name}"
         for prefix, module in method.named_modules()

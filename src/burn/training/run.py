@@ -244,7 +244,8 @@ def _extension(run: PreparedRun, out: Path, number: int, before: Checkpoint) -> 
     """Say from where a finished stage is trained to more steps than it has."""
     total = run.steps.total
     if ResumeFiles(out / f"stage{number}", owner="").newest.exists():
-        return f"stage {number} is extended from {before.meta['steps']} to {total} steps"
+        finished = before.meta["steps"]
+        return f"stage {number} goes on to {total} steps; it was finished with {finished}"
     if number > 1:
         return f"stage {number} begins again from the extended stage {number - 1}: {total} steps"
     return (

@@ -269,8 +269,8 @@ def _remove_run(out: Path) -> None:
             (out / f"stage{number}{suffix}").unlink(missing_ok=True)
         folder = out / f"stage{number}"
         names = (
-            "metrics.csv", "gradients.csv", "layers.csv", "profile.json", "resume*.ckpt",
-            "events.out.tfevents.*",
+            "metrics.csv", "gradients.csv", "layers.csv", "terms.csv", "profile.json",
+            "resume*.ckpt", "events.out.tfevents.*",
         )  # fmt: skip
         for pattern in names:
             for file in folder.glob(pattern):

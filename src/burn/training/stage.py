@@ -22,7 +22,7 @@ from burn.learning.save_resume import SaveResume
 from burn.learning.threads import Threads
 from burn.methods.base import Method
 from burn.methods.entries import find_method
-from burn.methods.shared.frozen import FrozenTarget
+from burn.methods.shared.frozen import frozen_target
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest
 from burn.runtime.threads import ThreadChooser, thread_chooser
@@ -175,7 +175,8 @@ class Stage:
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
         """Write the teacher's features to the cache from now on, until that fails."""
         console, recipe = self._run.console, self._run.plan.recipe
-        (target,) = (m for m in method.modules() if isinstance(m, FrozenTarget))
+        target = frozen_target(method)
+        assert target is not None
 
         def keep(epoch: int, view: int, indices: list[int], values: NDArray[np.float16]) -> None:
             epoch = recipe.view_epoch(epoch)
@@ -228,13 +229,14 @@ class Stage:
             run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
         unreadable = monitor.all_unreadable()
         seconds = monitor.seconds
-        images = loop.step * run.steps.batch_size
+        images = loop.batches * run.steps.images * run.steps.processes
         meta = {
             "stage": self._number,
             "num_stages": len(recipe.precisions()),
             "precision": self._precision.value,
             "steps": loop.step,
             "images_per_step": run.steps.batch_size,
+            "images_seen": images,
             **({"replanned_at": loop.replanned_at} if loop.replanned_at else {}),
             "max_steps": run.plan.max_steps,
             "seed": run.plan.seed,
@@ -301,7 +303,7 @@ def stage_chooser(machine: Machine, processes: Processes, batches: int) -> Threa
 
 def _cached_share(method: Method) -> float | None:
     """Return the share of the teacher's features that came from a cache; None without a teacher."""
-    target = next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
+    target = frozen_target(method)
     if target is None or not target.asked:
         return None
     return round(1 - target.made / target.asked, 4)

@@ -19,7 +19,7 @@ from burn.data.view_config import ViewConfig
 from burn.learning.pace import rate, rough_time
 from burn.methods.base import Method
 from burn.methods.entries import find_method
-from burn.methods.shared.frozen import FrozenTarget
+from burn.methods.shared.frozen import frozen_target
 from burn.recipes.schema import Recipe
 from burn.training.steps import StageSteps
 from burn.training.teacher_cache import TeacherCache
@@ -237,7 +237,7 @@ def expected_time(
     Returns:
         Seconds, or None for a run of minutes or a method that cannot take so few images.
     """
-    images = len(recipe.precisions()) * steps.total * steps.batch_size
+    images = len(recipe.precisions()) * steps.total_images
     total = 0.0
     for share, cached in ((taught, False), (1 - taught, True)):
         if share == 0:
@@ -273,7 +273,7 @@ def _trial_batch(
         return torch.from_numpy(random.integers(0, 256, shape, dtype=np.uint8))
 
     indices = torch.arange(count)
-    target = next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
+    target = frozen_target(method)
     features = None
     if cached and target is not None:
         values = torch.randn(method.num_taught, count, target.num_features).half()
@@ -298,7 +298,7 @@ def _trial(method: Method, batch: Batch, *, bfloat16: bool) -> float:
 
 def time_line(seconds: float, steps: StageSteps, recipe: Recipe) -> str:
     """Format the expected time of all stages, in seconds, as a line of the summary."""
-    images = len(recipe.precisions()) * steps.total * steps.batch_size
+    images = len(recipe.precisions()) * steps.total_images
     text = f"{rough_time(seconds)} for all stages on this CPU, {rate(images / seconds)}"
     if seconds > _LONG:
         text += "; a run of this size is meant for a GPU"

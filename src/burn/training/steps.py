@@ -37,6 +37,13 @@ class StageSteps:
         """Mean number of micro-batches of an optimizer step."""
         return self.passes_per_epoch / self.per_epoch
 
+    @property
+    def total_images(self) -> int:
+        """Number of images of all steps of the stage, each counted as often as it is seen."""
+        epochs, steps = divmod(self.total, self.per_epoch)
+        passes = epochs * self.passes_per_epoch + min(steps * self.parts, self.passes_per_epoch)
+        return passes * self.images * self.processes
+
 
 def monitor_interval(given: int | None, total: int) -> int:
     """Return the number of optimizer steps between two measurements of the monitors.

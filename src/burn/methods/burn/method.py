@@ -15,6 +15,7 @@ from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput, mlp
 from burn.methods.burn.settings import BurnConfig, KlDirection, Similarity
 from burn.methods.shared.frozen import FrozenTarget
+from burn.methods.shared.standardize import Standardize
 
 
 def kl_divergence(
@@ -60,52 +61,6 @@ def feature_similarity(v1: Tensor, v2: Tensor, kind: Similarity = "cosine") -> T
         return (v1 - v2).norm(dim=1).mean()
     cosine = 1 - F.cosine_similarity(v1, v2, dim=1).mean()
     return cosine if kind == "cosine" else 2 * cosine
-
-
-class Standardize(nn.Module):
-    """Standardization of features by the mean and standard deviation of all batches so far.
-
-    Input and output have shape (batch, dimension). The statistics change less and less as batches
-    are added in training mode. A feature that is the same for all images stays 0.
-
-    >>> Standardize(2)(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
-    tensor([[-1.,  0.],
-            [ 1.,  0.]])
-
-    Args:
-        dimension: Number of features.
-    """
-
-    count: Tensor
-    mean: Tensor
-    square: Tensor
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.zeros(()))
-        self.register_buffer("mean", torch.zeros(dimension))
-        # The sum of squared distances from the mean.
-        self.register_buffer("square", torch.zeros(dimension))
-
-    @torch.no_grad()
-    def forward(self, features: Tensor) -> Tensor:
-        features = features.float()
-        if self.training:
-            self._add(features)
-        variance = self.square / self.count.clamp_min(1)
-        scale = torch.where(variance > 0, variance, 1.0).rsqrt()
-        return (features - self.mean) * scale
-
-    def _add(self, features: Tensor) -> None:
-        """Update the statistics with a batch, as Chan, Golub and LeVeque describe."""
-        number = len(features)
-        mean = features.mean(dim=0)
-        total = self.count + number
-        apart = mean - self.mean
-        self.square += (features - mean).square().sum(dim=0)
-        self.square += apart.square() * (self.count * number / total)
-        self.mean += apart * (number / total)
-        self.count.copy_(total)
 
 
 class Burn(Method):

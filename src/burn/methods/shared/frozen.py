@@ -143,6 +143,11 @@ class FrozenTarget(nn.Module):
         return {**self.__dict__, "_folded": (None, None)}
 
 
+def frozen_target(method: nn.Module) -> FrozenTarget | None:
+    """Return the frozen teacher of a method, or None if it has none."""
+    return next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
+
+
 def _rounded(features: Tensor) -> Tensor:
     """Round to float16; numbers too large for it become its largest number."""
     # Wider first: in bfloat16 the largest number of float16 becomes 65,536, which is too large.

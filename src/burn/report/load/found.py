@@ -180,7 +180,11 @@ class Run:
 
     def images_of(self, steps: int) -> int | None:
         """Return how many images are seen in so many optimizer steps."""
-        told = next((number(s.meta, "images_per_step") for s in self.stages if s.meta), None)
+        meta = next((stage.meta for stage in self.stages if stage.meta), None)
+        seen, of = number(meta, "images_seen"), number(meta, "steps")
+        if seen is not None and of:
+            return round(seen / of * steps)
+        told = number(meta, "images_per_step")
         if told is not None:
             return int(told * steps)
         batch = number(self.recipe, "batch_size")

@@ -22,13 +22,13 @@ class GradientFlowGuard:
 
     Args:
         parts: The parts of a method.
-        continued: Whether the parts were trained by an earlier stage. Then a gradient may be zero,
-            as that of a classifier whose output has collapsed is.
+        continued: Whether the parts were trained before. Then a gradient may be zero, as that of a
+            classifier whose output has collapsed is.
     """
 
     def __init__(self, parts: Sequence[Part], continued: bool = False) -> None:
         self._parts = list(parts)
-        self._continued = continued
+        self.continued = continued
         self._pending = {part.name for part in parts}
 
     @property
@@ -49,7 +49,7 @@ class GradientFlowGuard:
         for part in self._parts:
             if part.name not in self._pending or (part.trained and part.name not in reached):
                 continue
-            problem = _problem(part, self._continued)
+            problem = _problem(part, self.continued)
             if problem:
                 raise GradientFlowError(f"stopped at step {step}: {part.name} {problem}")
             self._pending.discard(part.name)
@@ -90,6 +90,9 @@ class Guard(Callback):
 
     def __init__(self, guard: GradientFlowGuard) -> None:
         self._guard = guard
+
+    def on_start(self, loop: Loop[Pretraining]) -> None:
+        self._guard.continued = self._guard.continued or loop.step > 0
 
     def on_before_step(self, loop: Loop[Pretraining]) -> None:
         if not self._guard.done and loop.learner.learned_in_step:

@@ -55,8 +55,8 @@ class OnlineKnn(Callback):
         self._indices = labelled[chosen.numpy()].tolist()
 
     def on_start(self, loop: Loop[Pretraining]) -> None:
-        # If the run was stopped at the last step of an epoch, that epoch was not evaluated then.
-        if loop.ends_epoch and not self._record.has(loop.step, "knn"):
+        # A state that was saved at the last step of an epoch is older than that epoch's accuracy.
+        if loop.ends_epoch:
             self.on_epoch_end(loop)
 
     def on_epoch_end(self, loop: Loop[Pretraining]) -> None:
@@ -85,7 +85,8 @@ class OnlineKnn(Callback):
         )
         chance = float(labels[:cut].bincount().max()) / cut
         self._monitor.knn = WatchedKnn(accuracy, cut, chance)
-        self._record.metrics(loop.step, loop.epoch, {"knn": accuracy})
+        if not self._record.has(loop.step, "knn"):
+            self._record.metrics(loop.step, loop.epoch, {"knn": accuracy})
 
 
 class _Stopped(Exception):

@@ -118,6 +118,9 @@ class Monitor(Callback):
         self._record.close()
         self._check_unreadable()
 
+    def on_failure(self, loop: Loop[Pretraining]) -> None:
+        self._record.close()
+
     def all_unreadable(self) -> set[int]:
         """Return the positions of the images that any process could not read."""
         return set().union(*self._processes.gather(self.unreadable))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from burn.checkpoints.native import images_per_step
+from burn.checkpoints.native import images_seen
 from burn.core.types import Precision
 from burn.training.records.watched import WatchedKnn
 
@@ -69,7 +69,7 @@ def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary
         precision=Precision(meta["precision"]),
         checkpoint=file,
         steps=meta["steps"],
-        images_seen=meta["steps"] * images_per_step(meta),
+        images_seen=images_seen(meta),
         seconds=monitor.get("seconds", 0.0),
         images_per_second=monitor["images_per_second"],
         knn=monitor["knn"],

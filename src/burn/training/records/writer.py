@@ -67,10 +67,11 @@ class Record:
                     self._board.add_image("views", np.asarray(picture), 0, dataformats="HWC")
 
     def close(self) -> None:
-        """Write TensorBoard's remaining events and close their file."""
+        """Write TensorBoard's remaining events and close their file, unless it is closed."""
+        board, self._board = self._board, None
         with self._complaint():
-            if self._board is not None:
-                self._board.close()
+            if board is not None:
+                board.close()
         if self._excepthook is not None:
             threading.excepthook, self._excepthook = self._excepthook, None
 
