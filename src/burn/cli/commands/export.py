@@ -25,7 +25,7 @@ def run(arguments: list[str], console: Console) -> str | None:
         "          (batch, 3, size, size) in [0, 1], to `features`, and to `scores` if it has a\n"
         "          linear classifier; batch normalization is folded\n"
         "c         a packed file as one C99 source and one header in the folder OUT, for\n"
-        "          microcontrollers: no heap, no threads, and nothing of libc but memcpy\n"
+        "          microcontrollers: no heap, no threads, no C library\n"
         "reactnet  a torch file for ReActNet's code, which can only build reactnet_a with all\n"
         "          strides 2, as the ImageNet recipes train it",
         "  burn export runs/student student.onnx\n"
