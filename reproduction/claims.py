@@ -129,7 +129,11 @@ def _repeated(scores: Scores, models: Sequence[str], measure: str) -> bool:
 
 
 def _first(
-    elsewhere: _Elsewhere, otherwise: Scores, models: Sequence[str], measure: str = "linear"
+    elsewhere: _Elsewhere,
+    otherwise: Scores,
+    models: Sequence[str],
+    measure: str = "linear",
+    beside: Sequence[str] = (),
 ) -> tuple[str, Scores]:
     """Return the scores by which a claim on some models is evaluated, and how its numbers begin.
 
@@ -138,9 +142,10 @@ def _first(
         otherwise: The scores to fall back to.
         models: The models of the claim.
         measure: Its measure.
+        beside: Networks that were not trained, to which they are compared.
     """
     for data, scores in elsewhere:
-        if _repeated(scores, _named(models, scores), measure):
+        if scores.has(*beside, by=measure) and _repeated(scores, _named(models, scores), measure):
             return f"{data}: ", scores
     return "", otherwise
 
@@ -413,9 +418,10 @@ _ABLATED: tuple[tuple[str, str, tuple[str, _Setting], tuple[tuple[str, _Setting]
 )  # fmt: skip
 
 
-def _any_of_paper(scores: Scores) -> bool:
+def _any_of_paper(ablated: Scores, elsewhere: _Elsewhere) -> bool:
     """Return whether any variant of the paper's method was run."""
-    return any(result.model.startswith("paper-") for result in scores.results)
+    everywhere = [ablated, *(scores for _, scores in elsewhere)]
+    return any(r.model.startswith("paper-") for scores in everywhere for r in scores.results)
 
 
 def _not_run(text: str, where: str, cited: str, variants: Sequence[str]) -> Claim:
@@ -433,7 +439,7 @@ def _group_of(variant: str) -> Group:
 
 
 def _ablations(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
-    if not _any_of_paper(ablated):
+    if not _any_of_paper(ablated, elsewhere):
         return []
     found: list[_Finding | Claim] = []
     for text, where, ahead, behind in _ABLATED:
@@ -455,14 +461,14 @@ def _ablations(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]
 
 def _joint(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
     """Evaluate the paper's first component: a random classifier, trained jointly."""
-    if not _any_of_paper(ablated):
+    if not _any_of_paper(ablated, elsewhere):
         return []
     found: list[_Finding | Claim] = []
     first = ablation_figure("ablation", "components 1")
     assert first is not None
     for name, variant in (("jointly trained", "paper-joint-kl"), ("frozen", "paper-kl")):
         text = f"① KL with a random, {name} classifier teaches by itself"
-        data, scores = _first(elsewhere, ablated, (variant,))
+        data, scores = _first(elsewhere, ablated, (variant,), beside=("random weights",))
         if not scores.has(variant):
             found.append(_not_run(text, "Table 5", f"{first.value:.1f}", [variant]))
             continue

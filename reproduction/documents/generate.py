@@ -151,9 +151,12 @@ def _keep(name: str, results: Sequence[Result]) -> str:
 
 
 def _keep_ablation(results: Sequence[Result]) -> list[str]:
-    """Write the variants of the recipe and those of the paper's method, if there are any."""
+    """Write the variants of the recipe and those of the paper's method, if there are any.
+
+    Of Tiny-ImageNet only the paper's method is shown, beside random weights.
+    """
     of_paper = [r for r in results if r.model.startswith("paper")]
-    if any(_of_tiny(r.train) for r in of_paper):
+    if any(_of_tiny(r.train) for r in results):
         weights = [r for r in results if r.model == "random weights"]
         return [_keep(_ABLATED_TINY, _with_other_seeds(_ABLATED_TINY, [*of_paper, *weights]))]
     of_recipe = [r for r in results if r.model in VARIANTS and r not in of_paper]
@@ -267,6 +270,10 @@ def _results(name: str) -> list[Result]:
     return read_results(DATA / name)
 
 
+def _ablated_on_tiny() -> list[Result]:
+    return _results(_ABLATED_TINY) if (DATA / _ABLATED_TINY).is_file() else []
+
+
 def _on_clothes() -> list[Result]:
     files = ("family/clothes.jsonl", "compared-photos.jsonl", "clothing.jsonl")
     return [result for file in files for result in _results(file)]
@@ -336,7 +343,8 @@ def _compared() -> list[Result]:
 
 
 def _tiny() -> Campaign:
-    return Campaign("Tiny-ImageNet", _TINY_TEST_IMAGES, _results(_TINY), _results(_ABLATED_TINY))
+    compared, ablated = _results(_TINY), _ablated_on_tiny()
+    return Campaign("Tiny-ImageNet", _TINY_TEST_IMAGES, compared, ablated)
 
 
 def _evidence() -> Evidence:

@@ -64,7 +64,8 @@ IMAGES = {"--data": NOW, "--test": "t", "--transfer-train": "p", "--transfer-tes
         ({"--transfer-train": "r"}, "--transfer-train /p has changed since"),
         ({"transfer_train": "/s"}, None),  # the same images in another place
         ({"transfer_train": "/s", "--transfer-train": "r"}, "transfer-train /p, not /s, which"),
-        ({"semi": {"epochs": 3}}, None),
+        ({"semi": {}}, None),
+        ({"semi": {"epochs": 4}}, r"begun with semi \{\}, not \{'epochs': 4\}"),
     ],
 )
 def test_protocols_may_be_added_and_left_out_but_not_changed(
@@ -74,6 +75,8 @@ def test_protocols_may_be_added_and_left_out_but_not_changed(
     begin(out, NOW)
     open_folder(out, "comparison", BEGAN | TRANSFER, IMAGES, {})
     assert {**again(out, "/a", NOW), **TRANSFER} == again(out, "/a", NOW), "left out and kept"
+    if changed.get("semi"):
+        open_folder(out, "comparison", BEGAN | {"semi": {}}, IMAGES, {})
     shared = BEGAN | TRANSFER | {k: v for k, v in changed.items() if not k.startswith("--")}
     images = IMAGES | {k: str(v) for k, v in changed.items() if k.startswith("--")}
     before = (out / "comparison.json").read_bytes()

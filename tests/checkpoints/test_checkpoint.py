@@ -6,13 +6,21 @@ import json
 import os
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from burn.checkpoints.native import FORMAT, find_checkpoint, load_checkpoint, save_checkpoint, take
+from burn.checkpoints.native import (
+    FORMAT,
+    find_checkpoint,
+    images_seen,
+    load_checkpoint,
+    save_checkpoint,
+    take,
+)
 from burn.core.errors import UserError
 
 META = {"recipe": {"name": "demo"}, "stage": 1, "λ": [0.9, 0.7], "teacher": None}
@@ -133,6 +141,18 @@ def test_a_description_that_is_none_is_refused(tmp_path: Path, text: str):
     file = tmp_path / "odd.safetensors"
     save_file({"backbone.a": torch.zeros(1)}, file, metadata={"burn": text})
     fails_with(file, "its description (is not valid JSON|cannot be read)")
+
+
+@pytest.mark.parametrize(
+    ("meta", "images"),
+    [
+        ({"images_seen": 70, "images_per_step": 32, "steps": 3}, 70),
+        ({"images_per_step": 32, "steps": 3}, 96),  # of burn 0.2.0
+        ({"recipe": {"batch_size": 64}, "data": {"images": 24}, "steps": 3}, 72),  # of 0.1.0
+    ],
+)
+def test_images_that_were_seen(meta: dict[str, Any], images: int):
+    assert images_seen(meta) == images
 
 
 def test_metadata_can_be_read_without_us(tmp_path: Path):

@@ -128,6 +128,8 @@ NAMINGS: dict[str, tuple[list[tuple[list, tuple[str, ...]]], list[int], tuple[st
     "another order": ([([0, 1], ("cat", "dog")), ([0, -1], ("dog", "cat"))],
                       [0, 1, 1, -1], ("cat", "dog")),
     "others": ([([0, 1], ("dog", "cat")), ([0], ("bee",))], [2, 1, 0], ("bee", "cat", "dog")),
+    "truth": ([([True, False], ("no", "yes"))], [1, 0], ("no", "yes")),
+    "texts like truth": ([(["true", "false"], ("true", "false"))], [0, 1], ("true", "false")),
     "texts": ([(["dog", "cat"], ("eel", "dog", "cat")), (["dog"], ("eel", "dog", "cat"))],
               [1, 2, 1], ("eel", "dog", "cat")),
 }  # fmt: skip
@@ -144,12 +146,21 @@ def test_each_files_numbers_have_its_own_names(naming: str, prefix: str, tmp_pat
     assert (source.labels.tolist(), source.classes) == (labels, classes)
 
 
+def test_many_texts_are_found_among_many_names(tmp_path: Path):
+    """By a table: a search for each takes minutes."""
+    names = [f"class {i}" for i in range(50_000)]
+    texts = burn.open_data(Data(np.array(names[::-1], object), names, len(names)))
+    assert texts.labels is not None
+    assert texts.labels[:2].tolist() == [49_999, 49_998]
+
+
 @pytest.mark.parametrize("prefix", ["", "stream:"])
 def test_a_number_without_a_name_where_files_name_classes_differently(prefix: str, tmp_path: Path):
     told(tmp_path / "a.parquet", pa.array([0, 1]), "cat", "dog")
     told(tmp_path / "b.parquet", pa.array([0, 2]), "dog", "cat")
-    with pytest.raises(UserError, match="differently, and one has a label 2 and 2 names"):
-        open_source(f"{prefix}{tmp_path}")
+    source = open_source(f"{prefix}{tmp_path}")  # which may be learned from
+    with pytest.raises(UserError, match="differently, and one that has a label 2 has names for 2"):
+        check_sources(source, source)
 
 
 def test_a_large_text_in_every_row_is_not_expanded(tmp_path: Path):

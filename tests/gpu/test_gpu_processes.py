@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,9 +20,11 @@ from burn.backbones.reactnet import Block
 from burn.core.types import Precision
 from burn.layers.fused.choice import block_kernels
 from burn.layers.fused.launch import Launch
+from burn.methods.base import Method
 from burn.methods.shared.contrast import gather
+from burn.methods.shared.standardize import Standardize
 from burn.runtime.distributed import Processes
-from burn.training.pretraining import Pretraining
+from burn.training.pretraining import Pretraining, redundant_buffers
 
 
 @pytest.fixture
@@ -108,3 +110,5 @@ def test_buffers_that_are_the_same_anyway_are_not_broadcast(tmp_path: Path):
     sent = {name for name, buffer in module.named_buffers() if id(buffer) in exchanged}
     assert not [name for name in sent if "running" in name or "queue" in name]
     assert {"method.contrast.shuffle.seed", "method.contrast.shuffle.count"} <= sent
+    standardize = nn.ModuleDict({"standardize": Standardize(3)})
+    assert len(redundant_buffers(cast(Method, standardize))) == 3

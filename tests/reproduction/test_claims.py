@@ -133,6 +133,11 @@ def test_a_claim_on_variants_is_evaluated_on_the_first_data_on_which_all_have_tw
     assert helps.startswith("Tiny: paper-kl+fs 12.2 (30.0), paper-kl 9.2 (30.0): +3.0 ± ")
     teaches = here["① KL with a random, frozen classifier teaches by itself"]
     assert teaches.startswith("Tiny: paper-kl 9.2 (30.0), random weights 2.0 (30.0): +7.2 ± ")
+    weights = [r for r in elsewhere if not r.settings]
+    alone = Campaign("Tiny", 10_000, ablated=[r for r in elsewhere if r.settings])
+    here_alone = claims(replace(evidence, ablated=[*ablated, *weights], elsewhere=[alone]))
+    told = [c.here for c in here_alone if c.text.startswith("① KL with a random, frozen")]
+    assert told[0].startswith("paper-kl 40.2"), "no random weights there"
     # One seed there, and none here.
     changes = here["③ a λ that changes helps (frozen classifier)"]
     assert changes == "Not measured: burn ablate --groups components"

@@ -108,7 +108,7 @@ def open_folder(
                 known[name] = value  # the size of a teacher that is added
                 continue
             is_data = name in _DATA
-            option = f"--{name.replace('_', '-')}"
+            option = name if name == "semi" else f"--{name.replace('_', '-')}"
             if is_teacher:
                 same = before.get(was) == fingerprints.get(value, "")
             else:

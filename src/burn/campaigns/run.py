@@ -28,7 +28,7 @@ from burn.core.files import locked
 from burn.data.checks import require_outside
 from burn.data.open import open_source
 from burn.evaluation.checks import check_sources, open_labelled
-from burn.evaluation.configs import LinearConfig
+from burn.evaluation.configs import LinearConfig, SemiConfig
 from burn.methods.registry import build_method
 from burn.runtime.cluster import joined
 from burn.runtime.compute import torch_device
@@ -109,7 +109,9 @@ def run_campaign(
         settings |= names
         data["--transfer-train"], data["--transfer-test"] = (s.fingerprint for s in sources)
     if any(protocol.startswith("semi") for protocol in further.protocols):
-        settings["semi"] = asdict(further.semi)
+        usual = asdict(SemiConfig())
+        chosen = {k: v for k, v in asdict(further.semi).items() if v != usual[k]}
+        settings["semi"] = {k: v for k, v in chosen.items() if k not in ("labels", "keep")}
     plans = [
         (model, shared.plan(model, seed, len(train)))
         for seed in execution.seeds

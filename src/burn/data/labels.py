@@ -179,8 +179,8 @@ def with_one_naming(
             largest = int(part.numbers.max(initial=UNLABELLED))
             if largest >= len(own):
                 raise NoLabels(
-                    f"its files name the classes differently, and one has a label {largest} and "
-                    f"{len(own)} names"
+                    f"its files name the classes differently, and one that has a label {largest} "
+                    f"has names for {len(own)}"
                 )
         named_parts.append(
             part if part.names is not None else Labels(part.numbers, own, part.reason)
@@ -198,13 +198,15 @@ def _number(name: str) -> int:
 
 
 def unnamed(labels: Labels, names: Sequence[str]) -> str | None:
-    """Return a label that is a text and none of some names, or None."""
-    texts = labels.names or () if _are_texts(labels) else ()
-    return next((text for text in texts if text not in names), None)
+    """Return the first text label that `names` lacks, or None."""
+    known = set(names)
+    return next((text for text in _texts(labels, names) if text not in known), None)
 
 
-def _are_texts(labels: Labels) -> bool:
-    return labels.names not in (None, _TRUTH)
+def _texts(labels: Labels, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts that are labels; none for truth values, which other names may number."""
+    truth = labels.names == _TRUTH and not set(_TRUTH) <= set(names)
+    return () if labels.names is None or truth else labels.names
 
 
 def classes_of(
@@ -219,9 +221,10 @@ def classes_of(
         describe: Names an image.
     """
     numbers = labels.numbers
-    if names and _are_texts(labels):
+    if names and (texts := _texts(labels, names)):
         if unnamed(labels, names) is None:
-            own = [list(names).index(name) for name in labels.names or ()]
+            position = {name: i for i, name in enumerate(names)}
+            own = [position[text] for text in texts]
             numbers = np.array([*own, UNLABELLED], np.int64)[numbers]
         else:
             names = ()

@@ -190,8 +190,7 @@ def joined_labels(
         The labels of all, and the names of their numbers.
 
     Raises:
-        UserError: Only some of the shards have labels, or a label has no name where shards name
-            the classes differently.
+        UserError: Only some of the shards have labels.
     """
     there = [part for part in labels if isinstance(part, Labels)]
     if there and len(there) < len(labels):
@@ -202,7 +201,7 @@ def joined_labels(
     try:
         parts, same = with_one_naming(there, names)
     except NoLabels as error:
-        raise UserError(f"{name}: {error}") from error
+        return str(error), ()
     return joined(parts), same
 
 

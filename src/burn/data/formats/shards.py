@@ -480,7 +480,8 @@ class _TarClasses:
     def labels(self, name: str) -> Labels | str:
         """Return the labels of the images, or why there are none; `name` is that of the tar."""
         self._end()
-        known = dict(zip(*self._known, strict=True)) if self._waiting[0] else {}
+        wanted = set(self._waiting[1])
+        known = {key: text for key, text in zip(*self._known, strict=True) if key in wanted}
         for row, key in zip(*self._waiting, strict=True):
             if self._found[row] == UNLABELLED:
                 self._found[row] = known.get(key, UNLABELLED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -22,19 +23,23 @@ class GradientFlowGuard:
 
     Args:
         parts: The parts of a method.
-        continued: Whether the parts were trained before. Then a gradient may be zero, as that of a
-            classifier whose output has collapsed is.
+        continued: Whether the parts were trained by an earlier stage. Then a gradient may be zero,
+            as that of a classifier whose output has collapsed is.
+
+    Attributes:
+        continued: The same.
+        pending: Names of the parts that have not been checked.
     """
 
     def __init__(self, parts: Sequence[Part], continued: bool = False) -> None:
         self._parts = list(parts)
         self.continued = continued
-        self._pending = {part.name for part in parts}
+        self.pending = {part.name for part in parts}
 
     @property
     def done(self) -> bool:
         """Whether every part has been checked."""
-        return not self._pending
+        return not self.pending
 
     def check(self, reached: set[str], step: int) -> None:
         """Check the gradients after a backward pass.
@@ -47,12 +52,12 @@ class GradientFlowGuard:
             GradientFlowError: A part has not the gradient that it should; the message names it.
         """
         for part in self._parts:
-            if part.name not in self._pending or (part.trained and part.name not in reached):
+            if part.name not in self.pending or (part.trained and part.name not in reached):
                 continue
             problem = _problem(part, self.continued)
             if problem:
                 raise GradientFlowError(f"stopped at step {step}: {part.name} {problem}")
-            self._pending.discard(part.name)
+            self.pending.discard(part.name)
 
 
 def _problem(part: Part, may_be_zero: bool) -> str | None:
@@ -90,9 +95,20 @@ class Guard(Callback):
 
     def __init__(self, guard: GradientFlowGuard) -> None:
         self._guard = guard
+        self._knows = False  # what was checked before
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"pending": sorted(self._guard.pending)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._guard.pending &= set(state["pending"])
+        self._knows = True
 
     def on_start(self, loop: Loop[Pretraining]) -> None:
-        self._guard.continued = self._guard.continued or loop.step > 0
+        # A resume file of burn 0.2.0 does not say which parts were checked, of which one may have
+        # collapsed since.
+        if loop.step > 0 and not self._knows:
+            self._guard.continued = True
 
     def on_before_step(self, loop: Loop[Pretraining]) -> None:
         if not self._guard.done and loop.learner.learned_in_step:
