@@ -69,6 +69,7 @@ class Monitor(Callback):
         self._images = 0
         self._since = self._began = time.perf_counter()
         self._seconds_before = 0.0
+        self._learning_rate = 0.0
         self.unreadable: set[int] = set()
         self.last: dict[str, float] = {}
         self.knn: WatchedKnn | None = None
@@ -114,6 +115,9 @@ class Monitor(Callback):
         self._since = self._began = time.perf_counter()
         self._images = 0
 
+    def on_before_step(self, loop: Loop[Pretraining]) -> None:
+        self._learning_rate = loop.optimizer.param_groups[0]["lr"]  # afterwards it is the next's
+
     def on_end(self, loop: Loop[Pretraining]) -> None:
         self._record.close()
         self._check_unreadable()
@@ -158,7 +162,7 @@ class Monitor(Callback):
         terms = {name: float(value) for name, value in output.terms.items()}
         numbers = {name: value for name, value in terms.items() if name in TERMS}
         self._record.terms(step, {n: value for n, value in terms.items() if n not in TERMS})
-        numbers["learning_rate"] = loop.optimizer.param_groups[0]["lr"]
+        numbers["learning_rate"] = self._learning_rate
         numbers["feature_std"] = float(output.features.float().std(dim=0).mean())
         numbers["effective_rank"] = effective_rank(output.features)
         numbers |= self._features.look(output.features, step)
