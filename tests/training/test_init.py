@@ -132,7 +132,9 @@ def test_the_start_is_told_kept_compared_and_resumed(before: Path, tmp_path: Pat
     # Moved, it is the same start; another network is not.
     moved = tmp_path / "moved"
     moved.symlink_to(before)
-    assert "extended from 2 to 3 steps" in started(recipe, out, moved, max_steps=3, resume=True)
+    assert "goes on to 3 steps; it was finished with 2" in started(
+        recipe, out, moved, max_steps=3, resume=True
+    )
     with pytest.raises(UserError, match=r"cannot be resumed with other settings: .*init"):
         started(recipe, out, before / "stage1.safetensors", max_steps=4, resume=True)
 

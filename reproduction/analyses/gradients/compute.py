@@ -221,7 +221,7 @@ class FirstSteps:
 
     def _gradients(self, batches: Sequence[Batch], step: int, split: bool) -> Row:
         """Compute the step's gradient, leave it in the parameters, and return its row."""
-        method, parts = self.method, self._recipe.accumulate
+        method, parts = self.method, len(batches)
         assert method.classifier is not None
         progress = (step - 1) / self.num_steps
         lam = method.lam(progress)
@@ -233,7 +233,7 @@ class FirstSteps:
             output = self._forward(batch, progress)
             (output.loss / parts).backward(retain_graph=split)
             for name in numbers:
-                numbers[name] += float(output.terms[name]) / len(batches)
+                numbers[name] += float(output.terms[name]) / parts
             assert output.target_probabilities is not None
             probabilities.append(output.target_probabilities)
             if split:
