@@ -175,16 +175,16 @@ def with_one_naming(
         return parts, longest
     named_parts = []
     for part, own in zip(parts, names, strict=True):
-        if part.names is None:
-            largest = int(part.numbers.max(initial=UNLABELLED))
-            if largest >= len(own):
-                raise NoLabels(
-                    f"its files name the classes differently, and one that has a label {largest} "
-                    f"has names for {len(own)}"
-                )
-        named_parts.append(
-            part if part.names is not None else Labels(part.numbers, own, part.reason)
-        )
+        if part.names is not None:
+            named_parts.append(part)
+            continue
+        largest = int(part.numbers.max(initial=UNLABELLED))
+        if largest >= len(own):
+            raise NoLabels(
+                f"its files name the classes differently, and one that has a label {largest} "
+                f"has names for {len(own)}"
+            )
+        named_parts.append(Labels(part.numbers, own, part.reason))
     return named_parts, ()
 
 

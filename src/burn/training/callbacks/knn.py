@@ -57,9 +57,13 @@ class OnlineKnn(Callback):
     def on_start(self, loop: Loop[Pretraining]) -> None:
         # A state that was saved at the last step of an epoch is older than that epoch's accuracy.
         if loop.ends_epoch:
-            self.on_epoch_end(loop)
+            self._measure(loop, is_written=self._record.has(loop.step, "knn"))
 
     def on_epoch_end(self, loop: Loop[Pretraining]) -> None:
+        self._measure(loop, is_written=False)
+
+    def _measure(self, loop: Loop[Pretraining], *, is_written: bool) -> None:
+        """Measure the accuracy, and write it unless the step's row has it already."""
         if self._stop.requested or len(self._indices) < LEAST_IMAGES:
             return
 
@@ -85,7 +89,7 @@ class OnlineKnn(Callback):
         )
         chance = float(labels[:cut].bincount().max()) / cut
         self._monitor.knn = WatchedKnn(accuracy, cut, chance)
-        if not self._record.has(loop.step, "knn"):
+        if not is_written:
             self._record.metrics(loop.step, loop.epoch, {"knn": accuracy})
 
 
