@@ -589,6 +589,7 @@ def test_other_queries_are_answered(photos, command):
     assert out.count("1.000    0 bits") == 2
     assert err.splitlines() == [
         "burn-engine: nothere.ppm: No such file or directory",
+        f"burn-engine: a.html: {Path('a.html').stat().st_size:,} bytes; open it in a browser",
         "burn-engine: 1 of 3 images were left out; see above",
     ]
     assert Path("a.html").read_text().count("<section>") == 2
@@ -730,7 +731,9 @@ def test_a_page_is_written_though_nobody_reads_the_output(photos, command, name)
         stdout=written, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(written)
-    assert (done.returncode, done.stderr) == (0, "")
+    size = Path("page.html").stat().st_size
+    said = f"burn-engine: page.html: {size:,} bytes; open it in a browser\n"
+    assert (done.returncode, done.stderr) == (0, said)
     assert Path("page.html").read_text().rstrip().endswith("</html>")
 
 

@@ -103,7 +103,7 @@ def write_sheet(
 ) -> None:
     """Write a contact sheet, complete or not at all, while a line on the terminal shows progress.
 
-    An interrupt says that it is not written.
+    Standard error says where it is, and after an interrupt that it was not written.
 
     Args:
         to: The HTML file, which is replaced if it exists.
@@ -124,6 +124,7 @@ def write_sheet(
         raise
     finally:
         progress.clear()
+    complain(f"{to}: {to.stat().st_size:,} bytes; open it in a browser")
 
 
 def _write(
