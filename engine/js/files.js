@@ -32,7 +32,8 @@ export async function filesIn({ items }) {
   });
   const found = [];
   for (const { entry, file } of given) {
-    if (entry?.isDirectory) found.push(...(await imagesIn(entry)));
+    // Not as arguments of one call, which has at most about a hundred thousand.
+    if (entry?.isDirectory) for (const image of await imagesIn(entry)) found.push(image);
     else if (file) found.push(file);
   }
   return found;
@@ -50,7 +51,7 @@ async function imagesIn(folder) {
   const found = [];
   for (const entry of await contentOf(folder)) {
     if (entry.isDirectory) {
-      found.push(...(await imagesIn(entry)));
+      for (const image of await imagesIn(entry)) found.push(image);
       continue;
     }
     const file = await new Promise((done) => entry.file(done, () => done(null)));

@@ -74,7 +74,7 @@ export interface Search {
    * @param k number of codes to find for each query, at most as many as there are.
    * @returns for each query k positions and numbers of bits, by distance, the first codes first
    *   where these are equal.
-   * @throws Error if k is out of range.
+   * @throws Error if k is out of range, or `codes` or `queries` are not whole codes.
    */
   nearest(
     codes: Uint8Array,

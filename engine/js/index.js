@@ -184,6 +184,12 @@ class Search {
   }
 
   nearest(codes, queries, length, k) {
+    if (!(length > 0 && k >= 0 && [length, k].every(Number.isInteger))) {
+      throw new Error(`length ${length} and k ${k} are not numbers of bytes and of codes`);
+    }
+    for (const { length: bytes } of [codes, queries]) {
+      if (bytes % length) throw new Error(`${bytes} bytes are not whole codes of ${length}`);
+    }
     const engine = this.#engine;
     const [count, asked] = [codes.length / length, queries.length / length];
     if (!k || !asked) return { positions: new Uint32Array(0), distances: new Uint32Array(0) };
@@ -214,7 +220,8 @@ function check(engine, status) {
 }
 
 function allocated(engine, size) {
-  const address = engine.malloc(Math.max(size, 1));
+  // The module takes 32 bits of a size.
+  const address = size < 2 ** 32 ? engine.malloc(Math.max(size, 1)) : 0;
   if (!address) throw new Error("out of memory");
   return address;
 }

@@ -1,6 +1,7 @@
 // Learns a linear classifier from a handful of images of each class, in closed form: the same as
 // burn_engine.learn of Python (engine/python/burn_engine/learning.py, which says why).
 import { areFinite } from "./classifier_file.js";
+import { roundHalfEven } from "./index.js";
 import { areEnough, equalLengths, isBetter } from "./maps.js";
 import { eigen } from "./symmetric.js";
 
@@ -786,10 +787,4 @@ function directionOf(features) {
   const cosines = rows.map((row) => cosine(total.map((one, j) => one - row[j]), row));
   cosines.sort((a, b) => a - b);
   return { towards, threshold: cosines[Math.floor(KNOWN_REFUSED * rows.length)] };
-}
-
-function roundHalfEven(x) {
-  const floor = Math.floor(x);
-  if (x - floor !== 0.5) return Math.round(x);
-  return floor % 2 === 0 ? floor : floor + 1;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -13,9 +14,12 @@ namespace burn {
 class Aligned {
   public:
     Aligned() = default;
-    // bytes: rounded up to a multiple of 64. Throws std::bad_alloc.
-    explicit Aligned(size_t bytes) : bytes_((bytes + 63) / 64 * 64) {
-        if (bytes_ == 0) return;
+    // bytes: rounded up to a multiple of 64; 64 bits also where addresses have 32, so that none are
+    // lost. Throws std::bad_alloc.
+    explicit Aligned(uint64_t bytes) {
+        if (bytes == 0) return;
+        if (bytes > SIZE_MAX - 63) throw std::bad_alloc();
+        bytes_ = (static_cast<size_t>(bytes) + 63) / 64 * 64;
         data_ = std::aligned_alloc(64, bytes_);
         if (!data_) throw std::bad_alloc();
         std::memset(data_, 0, bytes_);

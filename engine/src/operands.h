@@ -11,8 +11,8 @@ namespace {
 
 inline size_t operand_pixel(int words, int /*kernel*/) { return static_cast<size_t>(words) * 4; }
 
-inline size_t operand_row(int width, int kernel, int words) {
-    return static_cast<size_t>(width + kernel / 2 * 2) * operand_pixel(words, kernel);
+inline uint64_t operand_row(int width, int kernel, int words) {
+    return static_cast<uint64_t>(width + kernel / 2 * 2) * operand_pixel(words, kernel);
 }
 
 // Bits outside the map are 0.

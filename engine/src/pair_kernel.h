@@ -49,8 +49,8 @@ inline size_t pair_operand_pixel(int words, int kernel) {
     return 2 * static_cast<size_t>(parts_of_pixel(words, kernel));
 }
 
-inline size_t pair_operand_row(int width, int kernel, int words) {
-    return static_cast<size_t>(width + kernel / 2 * 2) * pair_operand_pixel(words, kernel);
+inline uint64_t pair_operand_row(int width, int kernel, int words) {
+    return static_cast<uint64_t>(width + kernel / 2 * 2) * pair_operand_pixel(words, kernel);
 }
 
 // A kernel, as rows.h describes it, from an instruction set. Isa has Floats, groups, tile and

@@ -58,7 +58,10 @@ int checked_threads(int threads) {
     return threads;
 }
 
-void grow(size_t &size, size_t to) { size = std::max(size, to); }
+void grow(uint64_t &size, uint64_t to) { size = std::max(size, to); }
+
+// Of sizes in memory that are multiplied, before `Aligned` knows whether that much can exist.
+uint64_t wide(int n) { return static_cast<uint64_t>(n); }
 
 // Copies channels [first, first + count) of each pixel's signs. words, to_words: of a pixel.
 void copy_channels(const uint32_t *signs, int pixels, int words, int first, int count, int to_words,
@@ -158,8 +161,8 @@ void Plan::make_phases() {
         const Map &between = maps_[i - 1];
         const Step &reader = steps_[i];
         const Layer &layer = model_.program().layers[to_size(reader.first)];
-        const size_t bytes = to_size(between.height) * to_size(between.width) *
-                             to_size(between.pitch) * sizeof(float);
+        const uint64_t bytes =
+            wide(between.height) * to_size(between.width) * to_size(between.pitch) * sizeof(float);
         // A shortcut that is read in place over several rows needs them contiguous in memory.
         const bool rows_apart = reader.rows_at_once == 1 || !shortcut_in_place(layer);
         // Every further 3 × 3 convolution adds rows that are computed twice, at the edges of bands.
@@ -179,7 +182,7 @@ void Plan::make_maps() {
     const auto &layers = model_.program().layers;
     const Tier &tier = model_.tier();
     const int threads = workers_.size();
-    size_t whole[2] = {}, sums[2] = {};  // of the maps between phases, alternating
+    uint64_t whole[2] = {}, sums[2] = {};  // of the maps between phases, alternating
     for (size_t p = 0; p < phases_.size(); ++p) {
         for (size_t i = phases_[p].first; i <= phases_[p].last; ++i) {
             Map &map = maps_[i];
@@ -193,9 +196,9 @@ void Plan::make_maps() {
                                    std::max(reader.kernel / 2, reader.stride - 1) + 1;
                 map.kept_rows = std::min(map.height, needed);
             }
-            const size_t values = to_size(map.kept_rows) * to_size(map.width) * to_size(map.pitch);
+            const uint64_t values = wide(map.kept_rows) * to_size(map.width) * to_size(map.pitch);
             if (!inside) grow(whole[p % 2], values);
-            size_t operands = 0;
+            uint64_t operands = 0;
             if (step.last < last_layer_ && i + 1 < steps_.size()) {
                 const Layer &reader = layers[to_size(step.last + 1)];
                 map.kernel = reader.kernel;
@@ -206,14 +209,14 @@ void Plan::make_maps() {
                 map.groups = reader.gated.groups;
                 map.group_channels = reader.in_channels * map.repeat / map.groups;
                 map.group_words = words_of(map.group_channels);
-                const size_t row = tier.operand_row(map.width, map.kernel, map.group_words);
+                const uint64_t row = tier.operand_row(map.width, map.kernel, map.group_words);
                 map.operand_pixel =
                     static_cast<ptrdiff_t>(tier.operand_pixel(map.group_words, map.kernel));
                 map.operand_row = static_cast<ptrdiff_t>(row);
-                const size_t group = to_size(map.height + map.kernel / 2 * 2) * row;
+                const uint64_t group = wide(map.height + map.kernel / 2 * 2) * row;
                 map.operand_group = static_cast<ptrdiff_t>(group);
-                operands = to_size(map.groups) * group;
-                if (needs_sums(reader)) grow(sums[p % 2], to_size(map.height) * to_size(map.pitch));
+                operands = wide(map.groups) * group;
+                if (needs_sums(reader)) grow(sums[p % 2], wide(map.height) * to_size(map.pitch));
             }
             for (int thread = 0; thread < (inside ? threads : 1); ++thread) {
                 Map::Memory memory;
@@ -231,7 +234,7 @@ void Plan::make_maps() {
         const int reader = steps_[phases_[p].last].last + 1;
         map.memory[0].values = turns[p % 2];
         if (map.averaged) {
-            map.averaged_sums = Aligned(to_size(map.height) * to_size(map.pitch) * sizeof(float));
+            map.averaged_sums = Aligned(wide(map.height) * to_size(map.pitch) * sizeof(float));
             map.sums = map.averaged_sums.as<float>();
         } else if (reader <= last_layer_ && needs_sums(layers[to_size(reader)])) {
             map.sums = map_sums_[p % 2].as<float>();
@@ -242,68 +245,68 @@ void Plan::make_maps() {
 void Plan::make_scratch() {
     const auto &layers = model_.program().layers;
     const Tier &tier = model_.tier();
-    size_t values[2] = {}, operands = 0, signs = 0, shortcut = 0, vector = 0, most_pixels = 0;
-    size_t row = 0, group_values = 0, group_signs = 0, repeated_signs = 0;
-    size_t pooled_sums = 0, output_sums = 0;
+    uint64_t values[2] = {}, operands = 0, signs = 0, shortcut = 0, vector = 0, most_pixels = 0;
+    uint64_t row = 0, group_values = 0, group_signs = 0, repeated_signs = 0;
+    uint64_t pooled_sums = 0, output_sums = 0;
     for (size_t i = 0; i < steps_.size(); ++i) {
         const Step &step = steps_[i];
         const Map &out = maps_[i];
-        grow(group_signs, to_size(out.width) * to_size(out.group_words));
-        if (out.repeat > 1) grow(repeated_signs, to_size(out.width) * to_size(out.words));
+        grow(group_signs, wide(out.width) * to_size(out.group_words));
+        if (out.repeat > 1) grow(repeated_signs, wide(out.width) * to_size(out.words));
         if (step.alone && i > 0) {
             const Map &in = maps_[i - 1];
             const Layer &layer = layers[to_size(step.first)];
             const auto &ready = model_.ready(step.first);
-            const size_t in_pitch = to_size(ready.in_pitch), out_pitch = to_size(ready.out_pitch);
-            const size_t pixels = to_size(step.rows_at_once) * to_size(out.width);
-            if (in.pools_unevenly(layer.stride)) grow(pooled_sums, to_size(out.height) * in_pitch);
-            grow(output_sums, to_size(out.height) * out_pitch);
+            const uint64_t in_pitch = wide(ready.in_pitch), out_pitch = wide(ready.out_pitch);
+            const uint64_t pixels = wide(step.rows_at_once) * to_size(out.width);
+            if (in.pools_unevenly(layer.stride)) grow(pooled_sums, wide(out.height) * in_pitch);
+            grow(output_sums, wide(out.height) * out_pitch);
             grow(row, pixels * std::max(in_pitch, out_pitch));
             for (const auto &side : ready.sides) grow(row, pixels * to_size(side.out_pitch));
             grow(group_values, pixels * to_size(ready.parts[0].out_pitch));
             for (const int size : {layer.in_channels, layer.out_channels, layer.gated.experts,
                                    layer.gated.down.out}) {
-                grow(vector, to_size(round_up(size, kLanes)));
+                grow(vector, wide(round_up(size, kLanes)));
             }
         } else if (step.alone) {
             const auto &ready = model_.ready(0);
             const Branched &b = layers[0].branched;
-            const size_t first = to_size(first_.height) * to_size(first_.width);
+            const uint64_t first = wide(first_.height) * to_size(first_.width);
             first_values_ = Aligned(first * to_size(ready.out_pitch) * sizeof(float));
             narrow_values_ = Aligned(first * to_size(ready.narrow.out_pitch) * sizeof(float));
-            const size_t width = to_size(out.width);
+            const uint64_t width = wide(out.width);
             for (const int size : {b.widen.in, ready.widen.out_pitch, b.last.in}) {
                 grow(row, width * to_size(size));
             }
         }
-        const size_t pixels = to_size(step.rows_at_once) * to_size(maps_[i].width);
+        const uint64_t pixels = wide(step.rows_at_once) * to_size(maps_[i].width);
         grow(most_pixels, pixels);
         for (int at = step.first; at <= step.last; ++at) {
             const Layer &layer = layers[to_size(at)];
-            const size_t words = to_size(words_of(layer.out_channels));
-            const size_t pitch = to_size(pitch_of(layer.out_channels));
+            const uint64_t words = wide(words_of(layer.out_channels));
+            const uint64_t pitch = wide(pitch_of(layer.out_channels));
             grow(signs, pixels * words);
             if (at < step.last) {
                 grow(values[(at - step.first) % 2], pixels * pitch);
-                grow(operands, to_size(step.rows_at_once) *
+                grow(operands, wide(step.rows_at_once) *
                                    tier.operand_row(maps_[i].width, 1, static_cast<int>(words)));
             }
             if (layer.kind == Kind::binary_convolution && layer.shortcut &&
                 !shortcut_in_place(layer)) {
-                const size_t in_pitch = to_size(pitch_of(layer.in_channels));
+                const uint64_t in_pitch = wide(pitch_of(layer.in_channels));
                 grow(shortcut, pixels * std::max(pitch, in_pitch));
             }
         }
     }
     for (int i = steps_.back().last; i <= last_layer_; ++i) {
         const Layer &layer = layers[to_size(i)];
-        grow(vector, to_size(round_up(layer.in_channels, kLanes)));
-        grow(vector, to_size(round_up(layer.out_channels, kLanes)));
+        grow(vector, wide(round_up(layer.in_channels, kLanes)));
+        grow(vector, wide(round_up(layer.out_channels, kLanes)));
     }
     const Layer &stem = layers[0];
     const int image_width = std::max(input_.width, (first_.width - 1) * stem.stride + 1);
-    const size_t image = to_size(stem.kernel) * to_size(3 * (image_width + stem.kernel));
-    no_class_.resize(most_pixels);
+    const uint64_t image = wide(stem.kernel) * to_size(3 * (image_width + stem.kernel));
+    no_class_.resize(static_cast<size_t>(most_pixels));
     for (int thread = 0; thread < workers_.size(); ++thread) {
         Scratch scratch;
         for (int i = 0; i < 2; ++i) scratch.values[i] = Aligned(values[i] * sizeof(float));

@@ -139,7 +139,7 @@ struct Tier {
     // Operands of a convolution: bytes from one pixel to the next, bytes of a row, and the function
     // that writes a row from signs [pixel][words] with kernel / 2 pixels of zeros on each side.
     size_t (*operand_pixel)(int words, int kernel);
-    size_t (*operand_row)(int width, int kernel, int words);
+    uint64_t (*operand_row)(int width, int kernel, int words);
     void (*expand)(const uint32_t *signs, int width, int kernel, int stride, int words,
                    uint8_t *operands);
 

@@ -133,8 +133,8 @@ void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void
 
 size_t operand_pixel(int words, int /*kernel*/) { return static_cast<size_t>(words) * 4; }
 
-size_t operand_row(int width, int kernel, int words) {
-    return static_cast<size_t>(kernel == 3 ? 2 * (width + 2) : width) *
+uint64_t operand_row(int width, int kernel, int words) {
+    return static_cast<uint64_t>(kernel == 3 ? 2 * (width + 2) : width) *
            operand_pixel(words, kernel);
 }
 

@@ -238,6 +238,11 @@ def test_lists_tar_files_and_odd_names(photos, command, monkeypatch):
     assert "%FF%0A%3Cb%3E.ppm" in page
 
 
+def test_a_list_of_nothing_says_so(command, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert command("-") == (2, "", "burn-engine: no images were given\n")
+
+
 def test_names_of_one_file_are_no_copies(photos, command):
     (photos / "link.ppm").symlink_to("5.ppm")
     (photos / "hard.ppm").hardlink_to(photos / "5.ppm")

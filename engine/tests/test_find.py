@@ -376,13 +376,60 @@ def test_a_long_work_is_saved_every_minute(photos, command, monkeypatch):
     from burn_engine import finding
 
     saves = []
-    now = iter(range(0, 10_000, 100))
+    now = iter(range(0, 10_000, 40))  # seconds: of the clock at each image
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(finding, "_AT_ONCE", 2)
+    monkeypatch.setattr(finding, "read_ahead", lambda items, read, _: _one_by_one(items, read))
     monkeypatch.setattr(Index, "save", lambda index, path: saves.append(len(index)))
     arguments = ["index", "photos", "a.index", "--model", command.model]
     assert cli.main(arguments) == 2  # there is no file whose size could be printed
     assert saves == [2, 4, 6, 6]
+
+
+def _one_by_one(items, read):
+    yield from ((item, read(item)) for item in items)
+
+
+def test_an_index_is_copied_seldom_when_all_of_it_has_changed(photos, command, monkeypatch):
+    from burn_engine import finding
+
+    command("index", "photos", "a.index")
+    for seed, photo in enumerate(sorted(photos.rglob("*.ppm"))):
+        photo.write_bytes(ppm(seed + 10) + b" " if seed else b"no image")
+    monkeypatch.setattr(finding, "_AT_ONCE", 1)
+    monkeypatch.setattr(finding, "_COPIES", 2)
+    copies = []
+    add = Index.add
+    monkeypatch.setattr(Index, "add", lambda self, *each: (copies.append(0), add(self, *each))[1])
+    out = command("index", "photos", "a.index")[1]
+    assert "5 images (0 new, 5 changed, 1 left out)" in out
+    assert len(copies) == 2
+    assert "photos/0.ppm" not in Index.load(Path("a.index"))
+
+
+def test_images_have_one_name_by_whichever_links_they_are_reached(photos, command, monkeypatch):
+    Path("link").symlink_to("photos")
+    monkeypatch.chdir("link")  # where Python knows only the folder's own name
+    there = photos.parent / "link"
+    command("index", ".", "a.index")
+    for folder in (".", there, photos, there / "more", there / "0.ppm"):
+        for index in ("a.index", there / "a.index"):
+            assert "6 images (0 new," in command("index", folder, index)[1], (folder, index)
+    (photos / "0.ppm").unlink()
+    assert "5 images (0 new, 1 vanished" in command("index", there, "a.index")[1]
+    assert Index.load(Path("a.index")).names[0] == "1.ppm"
+
+
+def test_folders_of_other_programs_are_skipped_in_tar_files_too(photos, command):
+    for name in ("@eaDir/0", ".thumbnails", "__MACOSX"):
+        (photos / name).mkdir(parents=True)
+        (photos / name / "0.ppm").write_bytes(ppm(7))
+    (photos / "0.heic").write_bytes(b"")
+    for arguments in (["photos"], [".", "-C", "photos"]):
+        subprocess.run(["tar", "-cf", "a.tar", *arguments[1:], arguments[0]], check=True)
+        status, out, err = command("index", "a.tar", f"{len(arguments)}.index")
+        assert (status, out.split(": ")[1][:16]) == (0, "6 images (6 new)")
+    assert "3 folders of other programs (.thumbnails, @eaDir, __MACOSX)" in err
+    assert command("index", "photos", "b.index")[2] == err.replace("a.tar", "photos")
 
 
 def test_a_page_shows_the_results(photos, command):

@@ -68,6 +68,17 @@ def test_refuses_a_damaged_array(tmp_path):
         read_input(path, None)
 
 
+@pytest.mark.parametrize(
+    "header", ["{'descr': '''abc", "(", "1+" * 3_000 + "1", "[" * 500, "{'descr': '<f4'", "\xff"]
+)
+def test_refuses_an_array_whose_header_is_no_python(tmp_path, header):
+    text = header.encode("latin-1")
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text)
+    with pytest.raises(ValueError, match=r"a\.npy: not an array of numbers"):
+        read_input(path, None)
+
+
 @pytest.mark.usefixtures("no_pillow")
 def test_netpbm(tmp_path):
     colour, grey = photo(4, 6), photo(4, 6)[..., :1]

@@ -35,6 +35,48 @@ def ask(*requests, package=PACKAGE):
     return answers("run.mjs", package / "index.js", requests)
 
 
+def test_maps_larger_than_what_32_bits_count_are_refused(model, image):
+    """A map of 64 channels and 2¹² × 2¹² pixels has 2³² bytes, and was once taken to have none."""
+    blocks = ((64, 1, 1, False), (8, 1, 1, False))  # of which the first's map is kept for the mean
+    contents = random_network(first=(64, 1, 1), blocks=blocks, image=None, also=(0,)).to_bytes()
+    huge = np.zeros((4096, 4096, 3), np.uint8)
+    (answer,) = ask({"model": model(contents), "images": [image(huge), image(huge[:8, :8])]})
+    assert answer["outputs"][0] == {"error": "Error: out of memory"}
+    assert len(answer["outputs"][1]["output"]) == 72
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["[1,2,3,4,5,6], [1,2,3], 2, 2", "[1,2], [1], 4, 1", "[1,2], [1], 1, 1.5", "[1,2], [1], 0, 1"],
+)
+def test_codes_that_are_not_whole_are_refused(arguments):
+    code = f"""
+        const {{ openSearch }} = await import("file://{PACKAGE}/index.js");
+        const search = await openSearch();
+        try {{ search.nearest({arguments.replace("[", "Uint8Array.of(").replace("]", ")")}); }}
+        catch (error) {{ console.log(error.message); }}
+    """
+    command = ["node", "--input-type=module", "-e", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "codes" in done.stdout
+
+
+def test_a_dropped_folder_may_have_any_number_of_photographs():
+    code = f"""
+        const {{ filesIn }} = await import("file://{PACKAGE}/files.js");
+        const photo = {{ type: "image/jpeg", name: "a.jpg" }};
+        const entry = {{ file: (done) => done({{ ...photo }}), fullPath: "/a/a.jpg" }};
+        const left = [...Array(2_000).fill(Array(100).fill(entry)), []];
+        const folder = {{ isDirectory: true }};
+        folder.createReader = () => ({{ readEntries: (done) => done(left.shift()) }});
+        const items = [{{ webkitGetAsEntry: () => folder, getAsFile: () => null }}];
+        console.log((await filesIn({{ items }})).length);
+    """
+    command = ["node", "--input-type=module", "-e", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "200000\n"
+
+
 @pytest.fixture
 def image(tmp_path):
     """A function that writes an image's bytes and returns it as run.mjs takes it."""

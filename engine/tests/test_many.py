@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ import packed
 from burn_engine import cli, load
 from burn_engine.features_file import FeaturesFile
 from burn_engine.images import read_input
-from burn_engine.many import Progress, paths_in, read_ahead
+from burn_engine.many import Progress, listed, paths_in, read_ahead
 from burn_engine.whole_file import whole_file
 
 
@@ -388,3 +389,30 @@ def test_ctrl_c_stops_at_once_and_leaves_no_half_file(write, folder, tmp_path):
         assert process.stderr is not None
         assert process.stderr.read() == "burn-engine: interrupted\n"
     assert [path.name for path in tmp_path.iterdir() if "features" in path.name] == []
+
+
+def test_as_many_threads_read_as_the_system_allows(monkeypatch):
+    """And none is one line."""
+    start, allowed = Thread.start, [3]
+
+    def limited(thread):
+        if not allowed[0]:
+            raise RuntimeError("can't start new thread")
+        allowed[0] -= 1
+        start(thread)
+
+    monkeypatch.setattr(Thread, "start", limited)
+    assert [found for _, found in read_ahead(range(9), lambda x: x * x, 8)] == [
+        x * x for x in range(9)
+    ]
+    for left in (0, 1):
+        allowed[0] = left
+        with pytest.raises(ValueError, match="for another thread"):
+            list(read_ahead(range(9), lambda x: x, 8))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such names")
+def test_a_listed_name_may_end_in_what_windows_ends_lines_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a\r").touch()
+    assert list(listed(io.StringIO("a\r\nb\r\n\r\nc\n", newline=""))) == ["a\r", "b", "c"]

@@ -132,6 +132,38 @@ def test_transparent_pixels_lie_over_white():
     np.testing.assert_array_equal(decode(encoded(both)), PIXELS)
 
 
+def png(bits, kind, row, key):
+    """Return a PNG of one row of two pixels, of which those of the samples `key` are clear."""
+
+    def chunk(name, data):
+        check = zlib.crc32(name + data)
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", check)
+
+    header = struct.pack(">IIBBBBB", 2, 1, bits, kind, 0, 0, 0)
+    parts = {b"IHDR": header, b"tRNS": key, b"IDAT": zlib.compress(b"\0" + row), b"IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts.items())
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind", "row", "key", "expected"),
+    [
+        (1, 0, [0b10000000], [1], [255, 0]),
+        (2, 0, [0b01100000], [1], [255, 170]),
+        (2, 0, [0b01100000], [0], [85, 170]),
+        (4, 0, [0x8A], [8], [255, 170]),
+        (8, 0, [0x8A, 1], [0x8A], [255, 1]),
+        (16, 0, [0x80, 0, 0x80, 1], [0x8000], [255, 128]),
+        (8, 2, [1, 2, 3, 4, 4, 4], [1, 2, 3], [255, 4]),
+        (16, 2, [7, 1, 0, 0, 9, 9, 9, 0, 9, 0, 9, 0], [0x0701, 0, 0x0909], [255, 9]),
+        (16, 2, [7, 1, 7, 1, 7, 1, 9, 0, 9, 0, 9, 0], [7, 7, 7], [7, 9]),
+    ],
+)
+def test_a_transparent_colour_is_compared_as_it_is_stored(bits, kind, row, key, expected):
+    content = png(bits, kind, bytes(row), struct.pack(f">{len(key)}H", *key))
+    for found in (decode(content), from_pillow(Image.open(io.BytesIO(content)))):
+        assert found.tolist() == [[[value] * 3 for value in expected]]
+
+
 @pytest.mark.parametrize("form", ["GIF", "PNG"])
 @pytest.mark.parametrize("mode", ["P", "L", "RGB", "1"])
 def test_a_transparent_colour_is_white(mode, form):

@@ -7,6 +7,7 @@ same groups whatever the order in which it adds.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from burn_engine.errors import shown
 from burn_engine.format import Floats
-from burn_engine.vectors import normalized
+from burn_engine.vectors import normalized, parts
 
 MOST_ROUNDS = 50
 _MOST_GROUPS = 100  # that are made if nobody says how many
@@ -88,8 +89,7 @@ def cluster(
     labels, products = _nearest(images, centres)
     for done in range(MOST_ROUNDS):
         progress(done)
-        sums = np.zeros(centres.shape, np.float64)
-        np.add.at(sums, labels, images)
+        sums = _sums(images, labels, len(centres))
         kept = sums.any(axis=1)  # an empty group keeps its centre
         lengths = np.sqrt(_squares(sums[kept]))[:, None]
         centres[kept] = _whole(sums[kept] / lengths)
@@ -102,6 +102,17 @@ def cluster(
     place = np.empty(len(sizes), np.int64)
     place[np.argsort(-sizes, kind="stable")] = np.arange(len(sizes))
     return Clusters(place[labels], cosines.astype(np.float32))
+
+
+def _sums(images: Floats, labels: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """Return the sums of the images of each group, (count, d); exact, since all are whole."""
+    sums = np.zeros((count, images.shape[1]), np.float64)
+    order = np.argsort(labels, kind="stable")
+    ends = np.cumsum(np.bincount(labels, minlength=count)).tolist()
+    for group, (begin, end) in enumerate(itertools.pairwise([0, *ends])):
+        if begin < end:
+            sums[group] = images[order[begin:end]].sum(axis=0, dtype=np.float64)
+    return sums
 
 
 def _random(seed: int) -> Iterator[float]:
@@ -119,8 +130,10 @@ def _whole(units: NDArray[np.floating[Any]]) -> Floats:
 
 def _squares(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Return the squares of the lengths of rows, (n,)."""
-    values = rows.astype(np.float64)
-    return np.einsum("nd,nd->n", values, values)
+    return np.concatenate([
+        np.einsum("nd,nd->n", values, values)
+        for values in (rows[part].astype(np.float64) for part in parts(len(rows)))
+    ])  # fmt: skip
 
 
 def _drawn(images: Floats, count: int, random: Iterator[float]) -> Floats:

@@ -8,13 +8,14 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from numpy.typing import NDArray
 
 from burn_engine.errors import shown
-from burn_engine.folders import is_image
+from burn_engine.folders import Listing, Skipped, is_of_others
 from burn_engine.format import ImageSize
 from burn_engine.images import enough_for, prepare, read_input
 from burn_engine.many import paths_in
@@ -105,7 +106,7 @@ def roots_of(arguments: Sequence[str], base: Path) -> tuple[str, ...]:
     roots = []
     for argument in arguments:
         if argument != "-" and Path(argument).is_dir():
-            name = name_of(argument, base)
+            name = name_of(os.path.join(argument, ""), base)  # noqa: PTH118 - not its link
             roots.append("" if name == "." else name.rstrip("/") + "/")
         elif _is_tar(argument):
             roots.append(name_of(argument, base) + _IN_TAR)
@@ -144,9 +145,23 @@ def absolute(name: str, base: str) -> Iterator[str]:
 
 
 def name_of(path: str, base: Path) -> str:
-    """Return the name of a file in a collection with a base."""
+    """Return the name of a file in a collection with a base.
+
+    One that lies in the base's folder has the same name by whichever links its folder is reached.
+    """
     relative = os.path.relpath(os.path.abspath(path), os.path.abspath(base))  # noqa: PTH100
+    if relative.split(os.sep, 1)[0] == os.pardir:
+        folder, name = os.path.split(path)
+        real = os.path.join(_real(folder), name)  # noqa: PTH118 - of any name
+        below = os.path.relpath(real, _real(str(base)))
+        if below.split(os.sep, 1)[0] != os.pardir:
+            relative = below
     return relative.replace(os.sep, "/")
+
+
+@lru_cache(1_000)
+def _real(folder: str) -> str:
+    return os.path.realpath(folder)
 
 
 def located(name: str, base: Path) -> tuple[str, str | None]:
@@ -155,6 +170,15 @@ def located(name: str, base: Path) -> tuple[str, str | None]:
     if found is None:
         return os.path.normpath(base / name), None
     return os.path.normpath(base / name[: found.end() - len(_IN_TAR)]), name[found.end() :]
+
+
+def _of_others(member: str) -> str | None:
+    """Return the folder of a tar file's member that belongs to another program, if one does."""
+    path = PurePosixPath(member)
+    for folder in reversed(path.parents):
+        if folder.name not in ("", "..") and is_of_others(folder.name):
+            return str(folder)
+    return None
 
 
 def _in_64_bits(nanoseconds: int) -> int:
@@ -182,6 +206,7 @@ def _members(path: str, base: Path, say: Callable[[str], None]) -> Iterator[Phot
     name = name_of(path, base)
     changed = _in_64_bits(Path(path).stat().st_mtime_ns)
     members: dict[str, Photo] = {}  # of those with the same name the last, as tar unpacks them
+    skipped, others = Skipped(), set[str]()
     last = -1
     try:
         with tarfile.open(path, "r:") as tar:
@@ -190,7 +215,11 @@ def _members(path: str, base: Path, say: Callable[[str], None]) -> Iterator[Phot
                 if not 0 <= member.size < 2**63 or member.offset <= last:
                     raise ValueError(f"{shown(member.name)} has {member.size} bytes")
                 last = member.offset
-                if member.isreg() and is_image(Path(member.name).name):
+                if not member.isreg():
+                    continue
+                if folder := _of_others(member.name):
+                    others.add(folder)
+                elif skipped.add(Listing("", [], [PurePosixPath(member.name).name], [])):
                     if member.issparse():
                         members.pop(member.name, None)
                         say(f"{path}: {member.name}: stored with holes: left out, unpack it")
@@ -208,6 +237,12 @@ def _members(path: str, base: Path, say: Callable[[str], None]) -> Iterator[Phot
         raise ValueError(
             f"{path}: not a tar file, or a compressed one, to be unpacked: {error}"
         ) from error
+    skipped.folders.update(PurePosixPath(folder).name for folder in others)
+    text = skipped.text(others=False)
     if not members:
-        raise ValueError(f"{path}: no images in this tar file")
+        raise ValueError(
+            f"{path}: no images in this tar file" + (f"; skipped: {text}" if text else "")
+        )
+    if text:
+        say(f"{path}: skipped: {text}")
     yield from members.values()

@@ -54,6 +54,8 @@ def _duplicates(options: argparse.Namespace) -> None:
     at_work = "no image was compared"
     with contextlib.ExitStack() as stack:
         try:
+            if not photos:
+                raise ValueError("no images were given")
             failed = _read(photos, seen, kept, options.readers)
             if not kept:
                 raise ValueError("none of the images can be read; see above")

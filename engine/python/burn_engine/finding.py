@@ -24,6 +24,7 @@ from burn_engine.many import IMAGE_ERRORS, Progress, read_ahead
 from burn_engine.model import Model
 
 _AT_ONCE = 256  # images that are added to the index at once
+_COPIES = 64  # about as often is an index copied at most in which all images have changed
 _TOGETHER = 8  # images that a thread takes at once, so that threads seldom wait for each other
 _SAVE_EVERY = 60.0  # seconds between two saves of an index that is being made
 
@@ -131,26 +132,35 @@ def update(
     work = [photo for photo in photos if before.get(photo.name) != photo.stamp]
     changes.unchanged = len(photos) - len(work)
     ready: list[tuple[Photo, Floats]] = []
+    gone: list[str] = []
+
+    def settle() -> None:
+        index.remove(name for name in gone if name in index)  # an interrupt may have come before
+        gone.clear()
+        _add(index, ready)
+
     saved = time.monotonic()
     try:
         for done, (photo, vector) in enumerate(_embeddings(model, work, readers), 1):
             if isinstance(vector, Exception):
                 changes.failed += 1
-                if photo.name in index and _is_no_image(vector):
-                    index.remove([photo.name])
+                if photo.name in before and _is_no_image(vector):
+                    gone.append(photo.name)
                 say(photo, vector)
             else:
                 ready.append((photo, vector))
                 changes.changed += photo.name in before
                 changes.added += photo.name not in before
-            if len(ready) == _AT_ONCE:
-                _add(index, ready)
-                if time.monotonic() - saved > _SAVE_EVERY:
-                    save()
-                    saved = time.monotonic()
+            # To replace or to remove images copies the whole index, however few they are.
+            if len(ready) >= max(_AT_ONCE, len(index) // _COPIES):
+                settle()
+            if time.monotonic() - saved > _SAVE_EVERY:
+                settle()
+                save()
+                saved = time.monotonic()
             progress.show(done)
     finally:
-        _add(index, ready)
+        settle()
     return changes
 
 

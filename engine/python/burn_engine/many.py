@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -97,8 +98,11 @@ def listed(stream: TextIO | None) -> Iterator[str]:
             raise ValueError("-: standard input has a line that is too long to be a path")
         if "\0" in line:
             raise ValueError("-: standard input is no list of paths, one in each line")
-        if path := line.rstrip("\r\n"):
-            yield path
+        line = line.removesuffix("\n")
+        if line.endswith("\r") and not os.path.lexists(line):  # a list with the ends of Windows
+            line = line[:-1]
+        if line:
+            yield line
 
 
 def read_ahead(
@@ -168,9 +172,8 @@ def read_ahead(
     atexit.register(end)
     try:
         # A daemon, because nothing ends the wait for a line of standard input.
-        Thread(target=submit, daemon=True).start()
-        for thread in threads:
-            thread.start()
+        _started([Thread(target=submit, daemon=True)])
+        _started(threads)
         while (item := waiting.get()) is not None:
             if isinstance(item, Exception):
                 raise item
@@ -183,6 +186,19 @@ def read_ahead(
     finally:
         end()
         atexit.unregister(end)
+
+
+def _started(threads: list[Thread]) -> None:
+    """Start threads, as many as the system allows; raise ValueError if that is none."""
+    for at, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError:
+            if at == 0:
+                raise ValueError(
+                    "the system has neither memory nor a free process for another thread"
+                ) from None
+            return
 
 
 class Progress:

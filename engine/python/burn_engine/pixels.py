@@ -37,6 +37,8 @@ _TILE_SIDES = 322, 323  # TIFF's tags of a tile's width and height; Pillow holds
 _BITS = 258  # TIFF's tag of the bits of a channel
 _ORIENTATION = 0x0112  # EXIF's tag
 _SHORT = 3  # EXIF's type of 16-bit integers
+# How a PNG's samples become Pillow's, by its name for them: they are multiplied, and lose low bits.
+_OF_A_SAMPLE = {"L;2": (85, 0), "L;4": (17, 0), "I;16B": (1, 0), "RGB;16B": (1, 8)}
 _WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 
 
@@ -101,8 +103,12 @@ def from_pillow(image: Image, *, upright: bool = True) -> NDArray[np.uint8]:
 
 
 def _pixels_of(image: Image, *, upright: bool) -> NDArray[np.uint8]:
+    samples = image.tile[0][3] if image.format == "PNG" and image.tile else None
     image.load()  # which turns a TIFF upright, and finds EXIF data behind a PNG's pixels
-    pixels = _in_frame(image, _colours(image))
+    if samples in _OF_A_SAMPLE:
+        pixels = _without_key(image, _opaque(image), *_OF_A_SAMPLE[samples])
+    else:
+        pixels = _in_frame(image, _colours(image))
     if upright:
         exif = image.info.get("exif")
         pixels = turned(pixels, orientation_of(exif) if isinstance(exif, bytes) else 1)
@@ -145,13 +151,30 @@ def turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 
 def _colours(image: Image) -> NDArray[np.uint8]:
+    if image.mode in _WITH_ALPHA or (
+        "transparency" in image.info and not image.mode.startswith(("I", "F"))
+    ):
+        return _over_white(np.asarray(_straight(image).convert("RGBA")))
+    return _opaque(image)
+
+
+def _opaque(image: Image) -> NDArray[np.uint8]:
     if image.mode == "F":  # on a scale that nothing says; convert() would clip it
         raise ValueError("its pixels are floats: save it with 8 or 16 bits a channel")
     if image.mode.startswith("I"):
         return np.broadcast_to(_high_byte(image)[..., None], (image.height, image.width, 3))
-    if image.mode in _WITH_ALPHA or "transparency" in image.info:
-        return _over_white(np.asarray(_straight(image).convert("RGBA")))
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _without_key(
+    image: Image, pixels: NDArray[np.uint8], scale: int, bits: int
+) -> NDArray[np.uint8]:
+    """Make white what a PNG calls transparent by its colour, which Pillow compares unscaled."""
+    key = image.info.get("transparency")
+    if not isinstance(key, int | tuple):
+        return pixels
+    clear = np.asarray(image).reshape(*pixels.shape[:2], -1) == scale * np.array(key) >> bits
+    return np.where(clear.all(axis=2, keepdims=True), np.uint8(255), pixels)
 
 
 def _in_frame(image: Image, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
