@@ -207,22 +207,22 @@ class Scores:
     def difference(self, ahead: str, behind: str, protocol: str = "linear") -> Difference:
         """Return the difference between two models over the seeds that both have.
 
-        If they have no seed in common, all seeds are used. The error is unknown if a trained model
-        has a single seed; networks that were not trained in the campaign have only one result.
+        The error is unknown if two trained models have no seed in common, since the effect of a
+        seed on all networks does not cancel then, or if a trained model has a single seed; networks
+        that were not trained in the campaign have only one result.
 
         Args:
             ahead: Name of the first model.
             behind: Name of the second model, which is subtracted.
             protocol: The measure.
         """
-        runs = [self._by_model[protocol, model] for model in (ahead, behind)]
-        common = sorted(runs[0].keys() & runs[1].keys())
-        if common and all(map(_is_trained, runs)):
-            runs = [{seed: run[seed] for seed in common} for run in runs]
+        runs = self._compared(ahead, behind, protocol)
         means = [statistics.mean(r.value for r in run.values()) for run in runs]
         if _same_runs(*runs):
             return Difference(0.0, 0.0, 0.0, 1, len(runs[0]))
         variance, freedom = self._of_training_again((ahead, behind), runs, protocol)
+        if all(map(_is_trained, runs)) and runs[0].keys() != runs[1].keys():
+            variance = math.inf
         return Difference(
             means[0] - means[1],
             self._of_images(*runs),
@@ -230,6 +230,14 @@ class Scores:
             freedom,
             min((len(run) for run in runs if _is_trained(run)), default=1),
         )
+
+    def _compared(self, ahead: str, behind: str, protocol: str) -> list[dict[int, Result]]:
+        """Return the results of two models that are compared: those of the seeds that both have."""
+        runs = [self._by_model[protocol, model] for model in (ahead, behind)]
+        common = sorted(runs[0].keys() & runs[1].keys())
+        if common and all(map(_is_trained, runs)):
+            return [{seed: run[seed] for seed in common} for run in runs]
+        return runs
 
     def _of_training_again(
         self, models: Sequence[str], runs: Sequence[Mapping[int, Result]], protocol: str
@@ -271,7 +279,12 @@ class Scores:
             apart = 100 * (answers[0] - answers[1])
             return float(apart.var(ddof=1)) / len(apart) if len(apart) > 1 else math.inf
         shares = [statistics.mean(r.value for r in run.values()) / 100 for run in (first, second)]
-        return sum(100**2 * p * (1 - p) / self._test_images for p in shares)
+        images = min(
+            (result.data or {}).get("test_images") or self._test_images
+            for run in (first, second)
+            for result in run.values()
+        )
+        return sum(100**2 * p * (1 - p) / images for p in shares)
 
     def collapsed(self, model: str) -> tuple[int, int]:
         """Return in how many of a model's runs the target collapsed, and the number of its runs."""
@@ -291,10 +304,25 @@ class Scores:
         return statistics.mean(known) if known and len(known) == len(told) else None
 
     def told(self, *models: str, by: str = "linear") -> str:
-        """List models with linear accuracy and kNN: "burn 46.5 (44.3), s2bnn 46.7 (42.5)"."""
+        """List models with linear accuracy and kNN: "burn 46.5 (44.3), s2bnn 46.7 (42.5)".
+
+        The first one's means are over the seeds that it is compared on with the second, if there
+        are two, and the others' over those on which they are compared with the first.
+        """
+
+        def mean(model: str, measure: str) -> float:
+            first, *others = models
+            if model != first:
+                runs = self._compared(first, model, measure)[1]
+            elif len(others) == 1:
+                runs = self._compared(first, others[0], measure)[0]
+            else:
+                runs = self._by_model[measure, first]
+            return statistics.mean(result.value for result in runs.values())
+
         if by != "linear":
-            return ", ".join(f"{m} {self.mean(m, by):.1f}" for m in models)
-        return ", ".join(f"{m} {self.mean(m):.1f} ({self.mean(m, 'knn'):.1f})" for m in models)
+            return ", ".join(f"{m} {mean(m, by):.1f}" for m in models)
+        return ", ".join(f"{m} {mean(m, by):.1f} ({mean(m, 'knn'):.1f})" for m in models)
 
 
 def _is_trained(run: Mapping[int, Result]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from burn.backbones.entries import is_binary
 from burn.campaigns.settings import Execution, refuse_failed, seeds_in, within_budget
 from burn.core.errors import UserError
 from burn.evaluation.configs import LinearConfig
@@ -58,7 +59,7 @@ class NegativesOptions:
             raise UserError(f"--recipe {self.recipe} is not of method infomin: try infomin_small")
         if base.settings.negatives < _SHARES[-1]:
             raise UserError(f"--recipe {self.recipe} has too few negatives to take a sixteenth of")
-        if len(find_recipe(self.float_recipe).precisions()) > 1:
+        if is_binary(find_recipe(self.float_recipe).backbone.name):
             raise UserError(f"--float-recipe {self.float_recipe} trains a binary network")
         seeds_in(self.seeds)
         self.linear.check("linear.")

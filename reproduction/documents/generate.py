@@ -76,7 +76,8 @@ def take(folder: Path) -> None:
         name, results = _comparison(about), read_campaign(folder)
         if name == _TINY:
             results = _with_other_seeds(name, [*results, *_evaluated_beside(folder, results)])
-        found.append(_keep(name, results))
+        if name is not None:
+            found.append(_keep(name, results))
     if (folder / "ablation.json").is_file():
         runs = json.loads((folder / "ablation.json").read_text())["runs"]
         found += _keep_ablation(read_ablation(folder, runs))
@@ -98,18 +99,24 @@ def take(folder: Path) -> None:
     print(f"{folder}: {', '.join(found) or 'nothing that is shown'}")
 
 
-def _comparison(about: dict[str, Any]) -> str:
-    """Return the file for a comparison with these settings."""
+def _comparison(about: dict[str, Any]) -> str | None:
+    """Return the file for a comparison with these settings; None for data that is not shown."""
     if about["family"] == "photos":
-        return "compared-photos.jsonl"
+        return "compared-photos.jsonl" if "clothing" in _short(about["data"]) else None
     if _of_tiny(about["data"]):
         return _TINY
+    if not _of_cifar10(about["data"]):
+        return None
     return "compared.jsonl" if about["teacher"] == "lite0" else "compared-label-free.jsonl"
 
 
 def _of_tiny(data: str) -> bool:
     """Return whether a path is one of those that `reproduction.tiny` writes."""
     return "tiny" in _short(data)
+
+
+def _of_cifar10(data: str) -> bool:
+    return "cifar10" in _short(data)
 
 
 def _evaluated_beside(folder: Path, results: Sequence[Result]) -> list[Result]:
@@ -159,6 +166,8 @@ def _keep_ablation(results: Sequence[Result]) -> list[str]:
     if any(_of_tiny(r.train) for r in results):
         weights = [r for r in results if r.model == "random weights"]
         return [_keep(_ABLATED_TINY, _with_other_seeds(_ABLATED_TINY, [*of_paper, *weights]))]
+    if not all(_of_cifar10(r.train) for r in results if r.train):
+        return []
     of_recipe = [r for r in results if r.model in VARIANTS and r not in of_paper]
     others = [r for r in results if r.model not in VARIANTS]  # teachers and random weights
     kept = {"ablated.jsonl": of_paper, "ablated-default.jsonl": of_recipe}

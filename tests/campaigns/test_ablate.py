@@ -92,6 +92,16 @@ def test_a_variant_is_the_recipe_but_for_its_choice(
     assert VARIANTS[variant](base) == expected
 
 
+@pytest.mark.parametrize("settings", [
+    {"similarity_of": "logits"}, {"classifier": "joint", "classifier_lr": 0.5},
+    {"classifier": "joint", "carry_classifier": False},
+])  # fmt: skip
+def test_every_variant_of_any_recipe_is_sound(settings: dict[str, object]):
+    base = tiny.student_recipe(**settings)
+    for change in VARIANTS.values():
+        change(base).check()
+
+
 def test_the_papers_variants_do_not_depend_on_the_recipes_choices():
     other = tiny.student_recipe(classifier="none", standardize=True, projection="mlp")
     other = replace(

@@ -23,7 +23,7 @@ import burn.data.builtin.digits
 import threads
 import tiny
 from burn.campaigns.compare import Comparison, compare
-from burn.campaigns.settings import Execution, FurtherProtocols
+from burn.campaigns.settings import Execution, FurtherProtocols, within_budget
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import locked
 from burn.core.results import Result, read_results
@@ -33,9 +33,11 @@ from burn.evaluation.configs import LinearConfig, SemiConfig, SvmConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.knn import run_knn
 from burn.methods.entries import METHODS
+from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine
 from burn.training.pretraining import Pretraining
+from burn.training.steps import stage_steps
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 BATCH, BUDGET = 64, 4 * 64
@@ -131,6 +133,36 @@ def test_epochs_stretch_or_shrink_to_the_budget(budget: int):
     assert plan.max_steps == budget // BATCH
     assert plan.max_steps is not None
     assert 22 * (plan.recipe.epochs - 1) < plan.max_steps <= 22 * plan.recipe.epochs
+
+
+@pytest.mark.parametrize("budget", [3_000, 40_960])
+@pytest.mark.parametrize("name", ["burn_imagenet", "simclr_imagenet", "swav_small"])
+def test_methods_that_accumulate_see_as_many_images(name: str, budget: int):
+    """Of 1,000 images a batch of 2,048 in 8 parts sees 3 parts of 256 in each epoch."""
+    recipe, max_steps = within_budget(find_recipe(name), budget, 1_000)
+    steps = stage_steps(recipe, 1_000, max_steps=max_steps)
+    seen = len(recipe.precisions()) * steps.total_images
+    assert 0 <= budget - seen < len(recipe.precisions()) * steps.batch_size
+
+
+def test_runs_of_another_recipe_are_not_taken_for_the_same_model(
+    compared: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither those of other seeds, nor where the campaign's settings were removed."""
+    (compared / "comparison.json").rename(compared.parent / "comparison.json")
+    with pytest.raises(UserError, match="supervised-seed0 was begun .* epochs was 1, is 2"):
+        run(compared, ["supervised"], budget=2 * BUDGET)
+    shutil.copy(compared.parent / "comparison.json", compared)
+    find = burn.campaigns.compare.find_recipe
+
+    def changed(name: str) -> Recipe:
+        recipe = find(name)
+        return replace(recipe, optim=replace(recipe.optim, lr=0.123))
+
+    monkeypatch.setattr(burn.campaigns.compare, "find_recipe", changed)
+    for seeds in ((0,), (1,)):
+        with pytest.raises(UserError, match=r"optim\.lr was .*, is 0\.123; give another --out"):
+            run(compared, ["supervised"], seeds)
 
 
 def test_what_is_done_is_kept_and_methods_and_seeds_may_be_added(compared: Path):

@@ -11,6 +11,7 @@ import pytest
 
 import tiny
 from burn.cli.main import main
+from burn.core.errors import UserError
 from burn.core.results import Result, result_lines
 from reproduction.analyses.cost.figure import cost, negatives, negatives_figure, two_errors
 from reproduction.analyses.negatives import NegativesOptions
@@ -95,6 +96,12 @@ def test_both_networks_are_drawn_on_one_scale_with_error_bars():
         assert len(panel.containers) == 2
     (note,) = (text.get_text() for text in figure.texts)
     assert "two standard errors of the mean, from 5,000 test images; one seed" in note
+
+
+def test_a_binary_network_is_not_taken_for_a_float_one():
+    options = NegativesOptions("digits", "digits", 1_000, float_recipe="burn_small")
+    with pytest.raises(UserError, match="--float-recipe burn_small trains a binary network"):
+        options.check()
 
 
 def test_cost_reads_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -148,6 +148,24 @@ def test_only_seeds_that_both_have_are_compared():
     results = [*runs_of("a", 50, 52, 90), *runs_of("b", 40, 44)]
     assert Scores(results, IMAGES).difference("a", "b").points == pytest.approx(9)
 
+    results += [replace(each, protocol="knn") for each in results]
+    assert Scores(results, IMAGES).told("a", "b") == "a 51.0 (51.0), b 42.0 (42.0)"
+
+
+def test_runs_without_a_common_seed_decide_nothing():
+    """An effect of a seed on all networks would be taken for a difference."""
+    results = [*runs_of("a", 60, 70, seeds=(0, 1)), *runs_of("b", 50, 40, seeds=(2, 3))]
+    difference = Scores(results, IMAGES, results).difference("a", "b")
+    assert difference.points == pytest.approx(20)
+    assert math.isinf(difference.margin)
+
+
+def test_a_result_knows_its_own_number_of_images():
+    runs = [*runs_of("a", 50, 52), *runs_of("b", 40, 44)]
+    few = [replace(run, data={"test_images": IMAGES // 4}) for run in runs]
+    images = [Scores(each, IMAGES).difference("a", "b").images for each in (runs, few)]
+    assert images[1] == pytest.approx(4 * images[0])
+
 
 def test_one_seed_of_a_trained_network_leaves_the_error_unknown():
     scores = Scores([*runs_of("a", 50), *runs_of("b", 40, 44), *runs_of("c", 40, 43)], IMAGES)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from burn.backbones.registry import build_backbone
+from burn.campaigns.variants import NOT_JOINT
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.schedule import learning_rate_factor
@@ -28,6 +29,7 @@ from burn.recipes.schema import Recipe
 from burn.runtime.compute import Device, torch_device, uses_bfloat16
 from burn.training.batches import stage_batches
 from burn.training.optim import build_optimizer
+from burn.training.steps import stage_steps
 from reproduction.analyses.rows import Row
 
 # Columns of a row; those of _AT_TIMES may be None.
@@ -70,9 +72,10 @@ class Setting:
             raise UserError(
                 f"method {recipe.method} has no feature similarity: give a recipe of method burn"
             )
-        recipe = recipe.with_settings(classifier=self.classifier, similarity_of="features")
-        if self.classifier == "frozen":
-            recipe = recipe.with_settings(classifier_lr=1.0)
+        of_joint = {} if self.classifier == "joint" else NOT_JOINT
+        recipe = recipe.with_settings(
+            classifier=self.classifier, similarity_of="features", **of_joint
+        )
         if self.similarity == "none":
             return recipe.with_settings(similarity="cosine", lam="constant", lam_end=0.0)
         return recipe.with_settings(similarity=self.similarity)
@@ -83,12 +86,6 @@ SETTINGS: tuple[Setting, ...] = tuple(
     for classifier in ("joint", "frozen")
     for similarity in ("none", "cosine", "l1", "l2")
 )
-
-
-def steps_of_stage(recipe: Recipe, images: int) -> int:
-    """Return the number of optimizer steps of a stage on so many images."""
-    batches = images // min(recipe.batch_size // recipe.accumulate, images)
-    return -(-batches // recipe.accumulate) * recipe.epochs
 
 
 def is_finite(row: Row) -> bool:
@@ -161,7 +158,7 @@ class FirstSteps:
         assert method.classifier is not None
         self.method = method.to(self._device)
         self._loader = stage_batches(recipe, method, source, seed, workers)
-        self.num_steps = steps_of_stage(recipe, len(source))
+        self.num_steps = stage_steps(recipe, len(source)).total
         self._steps_per_epoch = self.num_steps // recipe.epochs
         self._terms = _Terms(method)
 

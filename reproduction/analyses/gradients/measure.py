@@ -17,6 +17,7 @@ from burn.core.inputs import read_json, read_text
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import uses_bfloat16
 from burn.runtime.signals import StopRequest
+from burn.training.steps import stage_steps
 from reproduction.analyses.folder import require_folder, save
 from reproduction.analyses.options import GradientOptions
 from reproduction.analyses.rows import Row, from_csv, to_csv
@@ -57,7 +58,7 @@ def measure_gradients(
     require_readable(source, at_least=2)
     # From here on torch is imported, which takes seconds.
     from burn.checkpoints.foreign.weights import load_teacher
-    from reproduction.analyses.gradients.compute import SETTINGS, steps_of_stage
+    from reproduction.analyses.gradients.compute import SETTINGS
 
     for setting in SETTINGS:
         setting.of(recipe).check()
@@ -73,7 +74,7 @@ def measure_gradients(
     require_folder(parts, out)
     remove_unfinished(parts)
     _check_about(out, about)
-    steps = min(options.steps, steps_of_stage(recipe, len(source)))
+    steps = min(options.steps, stage_steps(recipe, len(source)).total)
     jobs = [
         (seed, setting, parts / f"{setting.name}-seed{seed}.csv")
         for seed in seeds_in(options.seeds)

@@ -98,7 +98,7 @@ def open_folder(
             known |= {name: stored.get(name) for name in shared if name in _LATER}
             before = dict(stored.get("files", {}))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{file} is damaged: remove it to begin anew") from error
+            raise UserError(f"{file} is damaged: give another --out") from error
         names: dict[str, str] = {}  # name given now -> name in NAME.json, for the same file
         for name, value in shared.items():
             was, is_teacher = known[name], name in ("teacher", "labelled_teacher")

@@ -25,6 +25,7 @@ from burn.campaigns.settings import RANDOM, Execution
 from burn.checkpoints.foreign.named import require_network
 from burn.core.errors import UserError
 from burn.core.files import locked
+from burn.core.paths import RUN_FILE
 from burn.data.checks import require_outside
 from burn.data.open import open_source
 from burn.evaluation.checks import check_sources, open_labelled
@@ -33,6 +34,7 @@ from burn.methods.registry import build_method
 from burn.runtime.cluster import joined
 from burn.runtime.compute import torch_device
 from burn.training.plan import Machine, RunPlan
+from burn.training.run_dir import require_same_recipe
 
 if TYPE_CHECKING:
     from burn.campaigns.jobs import EvaluationPlan, Job
@@ -137,6 +139,9 @@ def run_campaign(
             out.mkdir(parents=True, exist_ok=True)
         with locked(out, patience=30):  # another campaign holds the folder only for a moment here
             open_folder(out, name, settings, teachers | data, told)
+            for model, plan in plans[: len(models)]:
+                for run in sorted(out.glob(f"{model}-seed*/{RUN_FILE}")):  # of all seeds
+                    require_same_recipe(run.parent, plan)
         if execution.cluster is None:
             failed = run_jobs(jobs, processes, console)
         else:

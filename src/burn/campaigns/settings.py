@@ -15,6 +15,7 @@ from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
 from burn.runtime.cluster import require_address
 from burn.training.plan import Machine
+from burn.training.steps import stage_steps
 
 # Networks that a campaign does not train, but evaluates for reference.
 RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
@@ -47,19 +48,19 @@ def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe,
         UserError: The budget is out of range, or less than one batch in each stage.
     """
     require_within(1, 10**12, budget=budget)
-    batch = min(recipe.batch_size, num_images)
-    steps = budget // (len(recipe.precisions()) * batch)
+    stages, epoch = len(recipe.precisions()), stage_steps(replace(recipe, epochs=1), num_images)
+    epochs, images = divmod(budget // stages, epoch.total_images)
+    steps = epochs * epoch.per_epoch + images // epoch.batch_size
     if steps < 1:
-        stages = len(recipe.precisions())
+        batch = epoch.batch_size
         raise UserError(
             f"--budget {budget} is less than one batch of {batch} in each of {stages} stages: give "
             f"at least {batch * stages}"
         )
-    steps_per_epoch = num_images // batch
-    warmup = min(recipe.optim.warmup_epochs, steps / steps_per_epoch / 5)
+    warmup = min(recipe.optim.warmup_epochs, steps / epoch.per_epoch / 5)
     recipe = replace(
         recipe,
-        epochs=math.ceil(steps / steps_per_epoch),
+        epochs=math.ceil(steps / epoch.per_epoch),
         optim=replace(recipe.optim, warmup_epochs=warmup),
     )
     return recipe, steps

@@ -34,6 +34,10 @@ def _features(*, norm: bool) -> Change:
     return lambda recipe: replace(recipe, backbone=replace(recipe.backbone, feature_norm=norm))
 
 
+# Settings of a joint classifier that no other has.
+NOT_JOINT: Mapping[str, Any] = {"classifier_lr": 1.0, "carry_classifier": True}
+
+
 def _unchanged(recipe: Recipe) -> Recipe:
     return recipe
 
@@ -65,13 +69,13 @@ VARIANTS: Mapping[str, Change] = {
     "one-stage": _stages(1),
     "two-stages": _stages(2),
     "two-stages-double": _stages(2),
-    "no-classifier": _burn(classifier="none", classifier_lr=1.0, similarity_of="features"),
-    "frozen": _burn(classifier="frozen"),
+    "no-classifier": _burn(classifier="none", similarity_of="features", **NOT_JOINT),
+    "frozen": _burn(classifier="frozen", **NOT_JOINT),
     "joint": _burn(classifier="joint"),
-    "linear-projection": _burn(projection="linear"),
-    "mlp-projection": _burn(projection="mlp"),
-    "plain-targets": _burn(standardize=False),
-    "standardized-targets": _burn(standardize=True),
+    "linear-projection": _burn(projection="linear", similarity_of="features"),
+    "mlp-projection": _burn(projection="mlp", similarity_of="features"),
+    "plain-targets": _burn(standardize=False, similarity_of="features"),
+    "standardized-targets": _burn(standardize=True, similarity_of="features"),
     "poly": _sign("poly"),
     "clip": _sign("clip"),
     "fan-in-weights": _weights("fan_in"),

@@ -312,6 +312,27 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
     return []
 
 
+def require_same_recipe(out: Path, plan: RunPlan) -> None:
+    """Check that a run, which may be finished, is one of a plan's recipe and length.
+
+    Args:
+        out: Folder of the run.
+        plan: The plan; its seed, images and teacher may be others.
+
+    Raises:
+        UserError: It is not; the message names the first difference.
+    """
+    from burn.training.resume_files import first_difference
+
+    own = read_plan(out)
+    before, now = (
+        {**json.loads(json.dumps(each.recipe.to_json())), "steps": each.max_steps}
+        for each in (own, plan)
+    )
+    if difference := first_difference(before, now):
+        raise UserError(f"{out} was begun with other settings: {difference}; give another --out")
+
+
 def check_stage(
     checkpoint: Checkpoint,
     plan: RunPlan,
