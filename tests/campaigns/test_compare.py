@@ -150,7 +150,7 @@ def test_runs_of_another_recipe_are_not_taken_for_the_same_model(
 ):
     """Neither those of other seeds, nor where the campaign's settings were removed."""
     (compared / "comparison.json").rename(compared.parent / "comparison.json")
-    with pytest.raises(UserError, match="supervised-seed0 was begun .* epochs was 1, is 2"):
+    with pytest.raises(UserError, match=r"supervised-seed0 was begun .* epochs was 1, is 2"):
         run(compared, ["supervised"], budget=2 * BUDGET)
     shutil.copy(compared.parent / "comparison.json", compared)
     find = burn.campaigns.compare.find_recipe

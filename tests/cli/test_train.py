@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,13 +72,42 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
     assert "pretrain_epochs was 1, is 2; give another --work" in capsys.readouterr().err
 
 
+def test_what_changed_since_is_not_gone_on_with_or_deleted(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shutil.copy(place / "digits.parquet", place / "more.parquet")
+    stopped = ("--data", "digits.parquet", "--pretrain-epochs", "1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretraining, "run", _stop)
+        assert train(*stopped, out="more.bnn", data="more.parquet") == 143
+        shutil.copy(tiny.some_digits(tmp_path, 119), place / "more.parquet")
+        assert train(*stopped, out="more.bnn", data="more.parquet") == 2
+    assert "another call: the labelled images changed; give" in capsys.readouterr().err
+    shutil.copytree(place / "start", place / "more/pretrained")
+    assert train("--overwrite", "--init", "more/pretrained", out="more.bnn") == 2
+    assert "would delete the init more/pretrained: give another --work" in capsys.readouterr().err
+    assert (place / "more/pretrained/stage1.safetensors").is_file()
+    (place / "there.bnn").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretraining, "run", _stop)
+        assert train(*stopped, out="there.bnn") == 2
+        assert train(*stopped, "--overwrite", out="there.bnn") == 143
+
+
+def _stop(*_: object) -> None:
+    raise Interrupted("stopped; resume with: ", 15, "burn pretrain --resume")
+
+
+def test_a_folder_for_the_file_that_is_missing_is_said_first(place: Path, capsys):
+    assert train("--work", "new", out="nowhere/a.bnn") == 2
+    assert "there is no folder nowhere" in capsys.readouterr().err
+    assert not (place / "new").exists()
+
+
 def test_an_interrupted_step_names_the_whole_command(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    def stop(*_: object) -> None:
-        raise Interrupted("stopped; resume with: ", 15, "burn pretrain --resume")
-
-    monkeypatch.setattr(pretraining, "run", stop)
+    monkeypatch.setattr(pretraining, "run", _stop)
     assert train("--data", "digits.parquet", out="other.bnn") == 143
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("burn: stopped in burn pretrain; to go on: burn train digits.parquet")

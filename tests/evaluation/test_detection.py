@@ -130,6 +130,23 @@ def test_detections_are_in_the_pixels_of_the_image_as_it_was(context: Evaluation
         assert each.labels.tolist() == [0]
 
 
+def test_the_test_has_the_anchors_of_training(context: EvaluationContext):
+    """torchvision divides the image's side by that of its map, so both must be multiples of 32."""
+    seen: list[Images] = []
+
+    class Finds(_Finds):
+        def forward(self, images: Images) -> tuple[list[dict[str, torch.Tensor]], dict]:
+            seen.append(images)
+            return super().forward(images)
+
+    source = context.test
+    assert isinstance(source, Voc)
+    config = replace(TINY, test_side=72)
+    detect(Finds(), source, context, config, CONSOLE)  # type: ignore[arg-type]
+    assert {min(images.sizes[0]) for images in seen} == {72}
+    assert all(side % 32 == 0 for images in seen for side in images.pixels.shape[2:])
+
+
 # --- The network. ---
 
 

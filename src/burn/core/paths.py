@@ -47,6 +47,22 @@ def run_around(path: Path) -> Path | None:
     return next((p for p in (place, *place.parents) if (p / RUN_FILE).is_file()), None)
 
 
+def require_kept(what: str, spec: str | None, out: Path, option: str = "--out") -> None:
+    """Check that `--overwrite` does not delete what is to be read.
+
+    Args:
+        what: What it is, for the message.
+        spec: Its name, perhaps a path; None if there is none.
+        out: The folder whose content is deleted.
+        option: The option that names it.
+
+    Raises:
+        UserError: It lies in the folder.
+    """
+    if spec and is_there(expand(spec)) and resolved(expand(spec)).is_relative_to(resolved(out)):
+        raise UserError(f"--overwrite would delete the {what} {spec}: give another {option}")
+
+
 def is_there(name: str | Path) -> bool:
     """Return whether there is anything at a path, or False for a name that can be no path."""
     try:

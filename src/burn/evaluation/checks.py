@@ -79,8 +79,14 @@ def _matched(train: Source, test: Source) -> Source:
     names = [list(source.classes) for source in (train, test)]
     named, numbered = (test, train) if _is_numbered(train) else (train, test)
     if _is_numbered(numbered):
-        if not all(name.isdecimal() for name in named.classes):
-            return test  # a number is the position of a name
+        if not all(name.isdecimal() for name in named.classes):  # a number is a name's position
+            assert numbered.labels is not None
+            if (last := int(numbered.labels.max())) >= len(named.classes):
+                raise UserError(
+                    f"{numbered.name} has label {last}, but {named.name} has only the "
+                    f"{len(named.classes)} classes {listed(named.classes, 5)}"
+                )
+            return test
         names = [[str(int(name)) for name in one] for one in names]  # 01 is 1
         lacking = set(numbered.classes) - {str(int(name)) for name in named.classes}
         if lacking:

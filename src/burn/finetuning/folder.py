@@ -14,6 +14,7 @@ from burn.core.errors import UserError
 from burn.core.files import remove_unfinished
 from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE
+from burn.core.results import Result, read_results
 from burn.core.types import Checkpoint
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.learning.resume_files import ResumeFiles, first_difference
@@ -90,6 +91,12 @@ class TunedFolder:
     def finish(self) -> None:
         """Delete what a finished run does not need."""
         self.resume_files().finish(keep=False)
+
+    def results(self) -> list[Result]:
+        """Return the results of the test, if it was finished."""
+        file = self.path / "results.jsonl"
+        found = read_results(file) if file.is_file() else []
+        return found if {result.metric for result in found} >= {"top1", "top5"} else []
 
     def require_own(self, checkpoint: Checkpoint) -> None:
         """Check that a checkpoint in the folder belongs to the run.

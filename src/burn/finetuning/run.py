@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,15 @@ from rich.console import Console
 from burn.checkpoints.foreign.named import require_network
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import locked
-from burn.core.paths import expand
+from burn.core.inputs import read_json
+from burn.core.paths import RUN_FILE, expand, require_kept
 from burn.core.results import Result
 from burn.data.base import Source
 from burn.data.checks import require_outside
 from burn.evaluation.checks import open_labelled
 from burn.finetuning.folder import KIND, TunedFolder
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest, epochs_in_words
-from burn.runtime.compute import torch_device
+from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.ranks import require_alone
 from burn.runtime.signals import StopRequest, StopsAreErrors
 
@@ -93,6 +94,10 @@ def finetune(
     if config.teacher is not None:
         require_network(config.teacher)
     require_usable(out, resume=request.resume, overwrite=request.overwrite, kind=KIND)
+    if request.overwrite:
+        require_kept("network", request.checkpoint if model is None else None, out)
+        require_kept("teacher", config.teacher, out)
+    request = _in_the_same_format(request, out, console)
     sources = open_labelled(
         request.train if train is None else train, request.test if test is None else test
     )
@@ -123,16 +128,48 @@ def finetune(
             raise Interrupted(message, stop.number or SIGINT, resume_command) from None
 
 
+def _in_the_same_format(request: FinetuneRequest, out: Path, console: Console) -> FinetuneRequest:
+    """Return the request of a run, which keeps the number format in which it began."""
+    if not (request.resume and (out / RUN_FILE).is_file()):
+        return request
+    stored = read_json(out / RUN_FILE)
+    resolved = stored.get("resolved") if isinstance(stored, dict) else None
+    began = resolved.get("compute") if isinstance(resolved, dict) else None
+    if began not in ("float32", "bfloat16"):
+        return request
+    if request.compute not in ("auto", began):
+        raise UserError(
+            f"{out} cannot be resumed with other settings: compute was {began}, is "
+            f"{request.compute}; leave the option out, or give another --out"
+        )
+    now = "bfloat16" if uses_bfloat16("auto", request.device) else "float32"
+    if request.compute == "auto" and began != now:
+        console.print(
+            f"the run goes on in {began}, in which it began; this machine would choose {now}",
+            highlight=False,
+        )
+    return replace(request, compute=began)
+
+
 def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:
     """Do what is not done yet: choose, train, test."""
+    from burn.checkpoints.foreign.weights import backbone_from
     from burn.checkpoints.native import load_checkpoint
+    from burn.deploy.shared import own_classifier
     from burn.finetuning.tested import test
 
     if not folder.checkpoint.is_file():
         _train(job, folder)
     tuned = load_checkpoint(folder.checkpoint)
     folder.require_own(tuned)
-    results, notes, classifier = test(job, folder, tuned, show)
+    if results := folder.results():
+        job.console.print(f"{folder.path} is finished", highlight=False)
+        show(results, [])
+        classifier = own_classifier(tuned, backbone_from(tuned))
+        assert classifier is not None
+        return Finetuned(results, [], classifier, folder.checkpoint)
+    with job.stop.at_once():
+        results, notes, classifier = test(job, folder, tuned, show)
     return Finetuned(results, notes, classifier, folder.checkpoint)
 
 
@@ -141,14 +178,15 @@ def _train(job: Job, folder: TunedFolder) -> None:
     from burn.finetuning.fit import fit
     from burn.finetuning.progress import TuningProgress
     from burn.finetuning.start import accuracy, linear_start
-    from burn.finetuning.trials import best_of, choose
+    from burn.finetuning.trials import best_of, choose, has_finite_scores
 
     config, seed = job.config, job.request.seed
     _say_plan(job)
-    features = plain_features(job.frozen, "train", job.console)
     taught = None
-    if job.teacher is not None:
-        taught = job.teacher.features(job.train, job.workers)
+    with job.stop.at_once():
+        features = plain_features(job.frozen, "train", job.console)
+        if job.teacher is not None:
+            taught = job.teacher.features(job.train, job.workers)
     linear = linear_start(features, job.learn, seed)
     frozen = accuracy(linear, features, job.held)
     said = f"linear classifier on the frozen network: {frozen:.1f} % of the held-out images"
@@ -174,6 +212,8 @@ def _train(job: Job, folder: TunedFolder) -> None:
         plan = job.plan(job.train, config.epochs, lr, head_lr)
         tuner = job.tuner(backbone, head.to(job.device), job.train, plan, answers)
         seconds = fit(job, folder, tuner, progress)
+        if not has_finite_scores(job, backbone, head):
+            raise UserError("fine-tuning diverged: give lower --lrs; no network was saved")
     about = {
         "start": job.start,
         "settings": asdict(config),

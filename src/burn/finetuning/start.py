@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,18 +30,22 @@ def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
 
     Args:
         features: Features of plain views of all images of `source`'s source.
-        source: The images to learn from, of which a tenth chooses the learning rate.
+        source: The images to learn from, of which a tenth chooses the learning rate; if there is
+            one of each class, they choose it themselves.
         seed: The random seed.
 
     Returns:
-        The classifier, on the CPU; the softmax of its scores is calibrated.
+        The classifier, on the CPU; the softmax of its scores is calibrated if images are held out.
 
     Raises:
-        UserError: No image can be held out, or training diverged.
+        UserError: None of the held-out images can be read, or training diverged.
     """
     rows = torch.isin(features.positions, torch.from_numpy(source.indices))
-    _, part = hold_out(source, _HELD_OUT, seed, keep_single=True)
-    held = torch.isin(features.positions, torch.from_numpy(source.indices[part.indices]))
+    assert source.labels is not None
+    held, single = rows, np.bincount(source.labels).max() < 2
+    if not single:
+        _, part = hold_out(source, _HELD_OUT, seed, keep_single=True)
+        held = torch.isin(features.positions, torch.from_numpy(source.indices[part.indices]))
     if not bool(held.any()):
         raise UserError(f"{source.name}: none of the held-out images can be read")
     batches = cached_batches(features.of(rows), LinearConfig().batch_size, seed)
@@ -48,6 +53,8 @@ def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
         batches, features.of(held), len(source.classes), LinearConfig(), seed
     )
     layer = chosen.layer
+    if single:
+        return layer
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.div_(chosen.temperature)

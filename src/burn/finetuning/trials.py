@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
 from burn.core.errors import UserError
+from burn.core.types import Features
+from burn.data.base import Source
+from burn.data.splits import Subset
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.checks import doubt_of_choice
 from burn.evaluation.features import extract_features
@@ -42,14 +45,17 @@ def choose(
     if not config.trials:
         return []
     kept = folder.trials(_TRIAL)
-    trials = [
-        _trial(job, kept, start, answers, lr, config.head_lrs[0], progress) for lr in config.lrs
-    ]
+    trials: list[dict[str, Any]] = []
+
+    def add(lr: float, head_lr: float) -> None:
+        stops = _Stops(job.stop, saved=bool(trials))
+        trials.append(_trial(job, kept, start, answers, lr, head_lr, progress, stops))
+
+    for lr in config.lrs:
+        add(lr, config.head_lrs[0])
     best = best_of(trials)
-    trials += [
-        _trial(job, kept, start, answers, best["lr"], head_lr, progress)
-        for head_lr in config.head_lrs[1:]
-    ]
+    for head_lr in config.head_lrs[1:]:
+        add(best["lr"], head_lr)
     best = best_of(trials)
     told = "; ".join(
         f"{t['lr']:g}, {t['head_lr']:g}: "
@@ -77,6 +83,7 @@ def _trial(
     lr: float,
     head_lr: float,
     progress: TuningProgress,
+    stops: _Stops,
 ) -> dict[str, Any]:
     """Train on the images that are not held out, and evaluate on those that are."""
     config = job.config
@@ -89,7 +96,7 @@ def _trial(
     head = copy.deepcopy(start).to(job.device)
     plan = job.plan(job.learn, config.trial_epochs, lr, head_lr)
     tuner = job.tuner(backbone, head, job.learn, plan, answers)
-    finite = tuner.train([progress, _Stops(job.stop)])
+    finite = tuner.train([progress, stops])
     top1 = loss = None
     calibration = 1.0
     if finite:
@@ -109,23 +116,22 @@ class _Stops(Callback):
 
     Args:
         stop: Tells whether a signal asked the run to stop.
+        saved: Whether an earlier trial is finished.
     """
 
-    def __init__(self, stop: StopRequest) -> None:
-        self._stop = stop
+    def __init__(self, stop: StopRequest, saved: bool) -> None:
+        self._stop, self._saved = stop, saved
 
     def on_batch_end(self, loop: Loop[Any], batch: Any) -> None:
         if self._stop.requested:
-            raise Stopped
+            raise Stopped(self._saved)
 
 
 def _held_out_scores(
     job: Job, backbone: Backbone, head: nn.Linear
 ) -> tuple[float | None, float | None, float]:
     """Return top-1 in percent, cross-entropy and calibrating temperature on held-out images."""
-    features = extract_features(
-        backbone, job.held, job.model.views, workers=job.workers, bfloat16=job.bfloat16
-    )
+    features = _features(job, backbone, job.held)
     assert features.labels is not None
     with torch.inference_mode():
         scores = head.cpu()(features.values)
@@ -134,6 +140,20 @@ def _held_out_scores(
     top1 = round(100 * top_k(scores, features.labels, 1), 4)
     loss = round(min(1e9, float(F.cross_entropy(scores, features.labels))), 6)
     return top1, loss, calibrating_temperature(scores, features.labels)
+
+
+def has_finite_scores(job: Job, backbone: Backbone, head: nn.Linear) -> bool:
+    """Return whether a trained network's scores of some training images are finite."""
+    some = Subset(job.train, range(min(len(job.train), job.config.batch_size)))
+    with torch.inference_mode():
+        scores = head.cpu()(_features(job, backbone, some).values)
+    return bool(torch.isfinite(scores).all())
+
+
+def _features(job: Job, backbone: Backbone, source: Source) -> Features:
+    return extract_features(
+        backbone, source, job.model.views, workers=job.workers, bfloat16=job.bfloat16
+    )
 
 
 def best_of(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

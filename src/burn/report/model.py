@@ -424,7 +424,12 @@ def _verdict(network: Network, own: Number, found: Sequence[Network]) -> Verdict
     if floor is not None:
         above = own.mean - max(floor.mean, own.largest_class or 0.0)
         word = "yes" if above >= _LEARNED else "barely" if above >= BARELY else "no"
-    if word != "yes" and training is not None and training.steps < FEW_STEPS:
+    if (
+        word != "yes"
+        and own.protocol != "finetune"  # whose network was pretrained for many more
+        and training is not None
+        and training.steps < FEW_STEPS
+    ):
         word, short = "unknown", training
     return Verdict(word, network, own, floor, teacher, own.largest_class, short)
 

@@ -53,6 +53,7 @@ class StopRequest:
         self._answers: list[tuple[int, bytes]] = []  # descriptor and text, until it is written
         self._presses = 0  # times that the listening thread has seen Ctrl-C
         self._raised = 0
+        self._at_once = False
 
     @property
     def requested(self) -> bool:
@@ -61,6 +62,10 @@ class StopRequest:
     def _handle(self, number: int, _frame: Any) -> None:
         # Python calls the handler once for two signals that arrive before it can call it. Either
         # the thread's count tells the handler that there were two, or the thread sends one again.
+        if self._at_once:
+            self.number = self.number or number
+            self._raised += number == signal.SIGINT
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
         if number == signal.SIGINT and (self.requested or self._presses > 1):
             if 0 < self._presses <= self._raised + 1:
                 return
@@ -72,8 +77,26 @@ class StopRequest:
 
     def _answer(self) -> None:
         """Write the answer once, by neither print nor logging: a handler may interrupt a print."""
+        if self._at_once:
+            return
         with contextlib.suppress(OSError, IndexError):  # IndexError: it is written already
             os.write(*self._answers.pop())
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Make signals interrupt in this context, which has no steps between which to stop.
+
+        Raises:
+            KeyboardInterrupt: After a signal, in this context or before; `Terminated` after another
+                signal than Ctrl-C's.
+        """
+        self._at_once = True
+        try:
+            if self.requested:
+                raise KeyboardInterrupt if self.number == signal.SIGINT else Terminated(self.number)
+            yield
+        finally:
+            self._at_once = False
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from burn.checkpoints.foreign.named import require_network
 from burn.core.errors import UserError
-from burn.core.paths import RUN_FILE, resolved
+from burn.core.paths import RUN_FILE, require_kept, resolved
 from burn.data.base import Source
 from burn.data.checks import missing_labels, require_outside, require_readable
 from burn.data.open import open_source
@@ -59,10 +59,8 @@ def check_settings(plan: RunPlan, out: Path, machine: Machine, *, overwrite: boo
     _check_teacher(plan)
     machine.check()
     for name, spec in (("teacher", plan.teacher), ("start", plan.init)):
-        if not (overwrite and spec and Path(spec).exists()):
-            continue
-        if resolved(Path(spec)).is_relative_to(resolved(out)):
-            raise UserError(f"--overwrite would delete the {name} {spec}: give another --out")
+        if overwrite:
+            require_kept(name, spec, out)
     cache = machine.teacher_cache
     if cache is not None and resolved(Path(cache)).is_relative_to(resolved(out)):
         raise UserError(

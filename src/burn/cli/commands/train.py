@@ -113,15 +113,19 @@ class _Steps:
             Interrupted: After a signal; the same command goes on.
         """
         from burn.core.files import locked
-        from burn.core.paths import expand
+        from burn.core.paths import expand, require_kept
         from burn.training.run_dir import make_folder
 
-        train, test = self._check()
         out, work = expand(str(self._out)), expand(str(self._work))
-        self._prepare(out, work, overwrite=overwrite)
+        if overwrite:
+            for name in ("init", "teacher"):
+                require_kept(name, getattr(self._request, name), work, "--work")
+        train, test, images = self._check()
+        plan = {**asdict(self._request), "images": images}
+        self._prepare(out, work, plan, overwrite=overwrite)
         make_folder(work)
         with locked(work):
-            self._remember(work)
+            self._remember(work, plan)
             network = self._pretrain(work)
             linear = self._linear(network, train, test, work)
             tuned = self._finetune(network, train, test, work)
@@ -141,8 +145,12 @@ class _Steps:
             page = str(self._work / "report.html")
             self._step("report", *paths, "--with-model", str(self._out), "--out", page)
 
-    def _check(self) -> tuple[str, str]:
-        """Check everything that is named, without torch; return the training and test images."""
+    def _check(self) -> tuple[str, str, dict[str, str]]:
+        """Check everything that is named, without torch.
+
+        Returns:
+            The names of the training and the test images, and the fingerprints of all.
+        """
         from burn.checkpoints.foreign.named import require_network
         from burn.data.checks import require_outside
         from burn.data.open import open_source
@@ -164,11 +172,11 @@ class _Steps:
         check_start(request.init, recipe if request.data is not None else None)
         require_network(request.teacher)
         train, test = self._parts(open_source(request.labelled, "train"))
-        sources = [*open_labelled(train, test)]
+        sources = dict(zip(("labelled", "test"), open_labelled(train, test), strict=True))
         if request.data is not None:
-            sources.append(open_source(request.data))
-        require_outside(self._work, *sources)
-        return train, test
+            sources["data"] = open_source(request.data)
+        require_outside(self._work, *sources.values())
+        return train, test, {name: source.fingerprint for name, source in sources.items()}
 
     def _parts(self, train: Source) -> tuple[str, str]:
         """Return the names of the training and the test images."""
@@ -181,41 +189,48 @@ class _Steps:
             return labelled, labelled  # it holds both
         return f"{labelled}:rest", f"{labelled}:tenth"
 
-    def _prepare(self, out: Path, work: Path, *, overwrite: bool) -> None:
+    def _prepare(self, out: Path, work: Path, plan: dict[str, Any], *, overwrite: bool) -> None:
         """Check the folder and the file, which may be those of an earlier call like this one."""
-        plan = work / _PLAN
+        from burn.deploy.named import require_packed_name
+
+        file = work / _PLAN
         if work.exists() and not work.is_dir():
             raise UserError(f"--work {self._work} is a file: give a folder")
-        if overwrite and plan.is_file():
+        if file.is_file() and not overwrite:
+            self._require_same(file, plan)
+            return
+        if not file.is_file() and work.exists() and any(work.iterdir()):
+            raise UserError(f"--work {self._work} holds other files: give another folder")
+        if overwrite and out.is_file():
+            out.unlink()
+        require_packed_name(out)
+        if file.is_file():
             for name in ("pretrained", "linear", "tuned"):
                 shutil.rmtree(work / name, ignore_errors=True)
-            for file in (plan, work / "report.html", out):
-                file.unlink(missing_ok=True)
-        if plan.is_file():
-            self._require_same(plan)
-            return
-        if work.exists() and any(work.iterdir()):
-            raise UserError(f"--work {self._work} holds other files: give another folder")
-        if out.exists():
-            raise UserError(f"{self._out} exists: give another name, or remove it")
+            for old in (file, work / "report.html"):
+                old.unlink(missing_ok=True)
 
-    def _require_same(self, plan: Path) -> None:
+    def _require_same(self, file: Path, plan: dict[str, Any]) -> None:
         from burn.core.inputs import read_json
 
-        before = read_json(plan)
-        for name, value in asdict(self._request).items():
-            if not isinstance(before, dict) or before.get(name) != value:
-                was = before.get(name) if isinstance(before, dict) else None
-                raise UserError(
-                    f"--work {self._work} holds steps of another call: {name} was {was}, is "
-                    f"{value}; give another --work, or --overwrite"
-                )
+        before = read_json(file)
+        for name, value in plan.items():
+            was = before.get(name) if isinstance(before, dict) else None
+            if was == value or (name == "images" and was is None):  # an earlier burn
+                continue
+            changed = f"{name} was {was}, is {value}"
+            if name == "images" and isinstance(was, dict):
+                changed = f"the {next(n for n in value if was.get(n) != value[n])} images changed"
+            raise UserError(
+                f"--work {self._work} holds steps of another call: {changed}; give another --work, "
+                "or --overwrite"
+            )
 
-    def _remember(self, work: Path) -> None:
+    def _remember(self, work: Path, plan: dict[str, Any]) -> None:
         from burn.core.files import write_text
 
         if not (work / _PLAN).exists():
-            write_text(work / _PLAN, json.dumps(asdict(self._request), indent=2) + "\n")
+            write_text(work / _PLAN, json.dumps(plan, indent=2) + "\n")
 
     def _pretrain(self, work: Path) -> str:
         """Pretrain on the unlabelled images, if there are any; return the network's name."""

@@ -422,8 +422,10 @@ def detect(
                 found.append(None)
                 continue
             pixels, _, _, original = item
-            images = Images(pixels[None].to(context.device), [tuple(pixels.shape[1:])])
-            ((output,), _) = detector(images)
+            # Padded as in training, so that anchors lie in the same places: torchvision divides the
+            # image's side by that of its map.
+            images, _ = _pad([item[:3]], _padding(context))
+            ((output,), _) = detector(Images(images.pixels.to(context.device), images.sizes))
             scale = original[1] / pixels.shape[2], original[0] / pixels.shape[1]
             boxes = output["boxes"].cpu().numpy() * np.array([*scale, *scale], dtype=np.float32)
             found.append(
@@ -506,7 +508,7 @@ def _batches(
     train: Voc, context: EvaluationContext, config: DetectionConfig, processes: Processes
 ) -> EpochLoader:
     """Return the loader of this process's share of every batch."""
-    padding = tuple(round(255 * value) for value in context.backbone.config.mean)
+    padding = _padding(context)
 
     def collate(items: list[Any]) -> _Batch:
         good = [item[:3] for item in items if not isinstance(item, int)]
@@ -519,6 +521,11 @@ def _batches(
         shares, _Resized(train, config, context.seed), context.workers, batch_sampler=shares,
         collate_fn=collate, pin_memory=context.device.type == "cuda",
     )  # fmt: skip
+
+
+def _padding(context: EvaluationContext) -> tuple[int, ...]:
+    """Return the colour around images, the mean of those that the network learned from."""
+    return tuple(round(255 * value) for value in context.backbone.config.mean)
 
 
 def _pad(
