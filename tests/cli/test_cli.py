@@ -220,6 +220,25 @@ def test_lists_are_written_with_and_without_brackets(given: str, capsys):
     assert "stage_strides: [2, 2, 1, 2]\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--burn.kl-direction", "student_first"], "burn.kl-direction has no effect with burn.c"),
+        (["--burn.lam-end", "0"], "--burn.lam-end has no effect with burn.classifier none"),
+        (["--recipe", "paper_small", "--burn.lam", "constant", "--burn.lam-start", "0.5"],
+         "--burn.lam-start has no effect with burn.lam constant: leave it out"),
+        (["--recipe", "s2bnn_small", "--s2bnn.queue", "512"], "no effect with s2bnn.contrastive 0"),
+        (["--recipe", "paper_small", "--burn.classifier", "none"], None),
+        (["--burn.classifier", "joint", "--burn.num-classes", "100"], None),
+    ],
+)  # fmt: skip
+def test_a_setting_that_would_change_nothing_is_refused(
+    options: list[str], words: str | None, capsys
+):
+    assert main(["pretrain", *options, "--print-config"]) == (0 if words is None else 2)
+    assert (words or "") in capsys.readouterr().err
+
+
 def test_config_and_print_config_reproduce_each_other(capsys, tmp_path: Path):
     arguments = ["--recipe", "paper_small", "--burn.lam=constant", "--views.crop-scale", "[0.5,1]"]
     assert main(["pretrain", *arguments, "--print-config"]) == 0

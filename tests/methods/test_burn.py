@@ -195,6 +195,33 @@ def test_loss_is_the_weighted_sum(settings: dict[str, Any], progress: float, lam
         assert not output.terms[name].requires_grad
 
 
+CHANGES = {
+    "num_classes": 7, "hidden": 9, "temperature": 9.0, "kl_direction": "student_first",
+    "lam": "constant", "lam_start": 0.1, "lam_end": 0.2, "projection_hidden": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"classifier": "none", "projection": "mlp"},
+        {"projection": "linear"},
+        {"lam": "constant", "projection": "mlp"},
+        {"lam": "heaviside", "projection": "mlp"},
+    ],
+)
+def test_settings_without_effect_are_those_that_no_loss_reads(settings: dict[str, Any]):
+    def losses(**change: Any) -> list[float]:
+        torch.manual_seed(0)
+        m = method(**{**settings, **change})
+        return [m(batch(), progress).loss.item() for progress in (0.1, 0.75)]
+
+    unread = replace(CONFIG, **settings).without_effect()
+    changes = {k: v for k, v in CHANGES.items() if settings.get(k) != v}
+    same = {name for name, value in changes.items() if losses(**{name: value}) == losses()}
+    assert same == set(unread) & set(changes)
+
+
 @pytest.mark.parametrize("wide_teacher", [False, True])
 def test_without_classifiers_the_loss_is_the_feature_similarity(wide_teacher: bool):
     m, data = method(classifier="none", wide_teacher=wide_teacher), batch()

@@ -139,6 +139,7 @@ def run(arguments: list[str], console: Console) -> None:
         named |= {"recipe_name": options.recipe or "", "data": options.data or ""}
         plan, machine = from_plain(RunPlan, {**named, "recipe": chosen}), machine_of(options)
         plan.check()
+        _require_effect(arguments, chosen)
         machine.check()
         _check_counts(options.devices, options.num_nodes)
         return plan, machine
@@ -188,6 +189,21 @@ def run(arguments: list[str], console: Console) -> None:
             f"stage {s.stage} {s.precision.value}: {s.steps} steps, "
             f"{rate(s.images_per_second)}{knn}{collapsed} -> {s.checkpoint}"
         )
+
+
+def _require_effect(arguments: Sequence[str], chosen: Any) -> None:
+    """Raise UserError for a setting on the command line that nothing reads beside the others.
+
+    A sweep over its values would measure nothing. A configuration file may have such settings, as
+    that of a whole recipe does.
+    """
+    own = chosen.settings
+    unread = own.without_effect() if hasattr(own, "without_effect") else {}
+    for word in arguments:
+        option = word.partition("=")[0]
+        name = option.removeprefix(f"--{chosen.method}.").replace("-", "_")
+        if name != option.replace("-", "_") and name in unread:
+            raise UserError(f"{option} has no effect with {unread[name]}: leave it out")
 
 
 def _resize_of_views(parser: Parser, arguments: Sequence[str], recipe: Any) -> int | None:

@@ -90,6 +90,18 @@ class BurnConfig:
         if self.classifier == "none" and self.similarity_of == "logits":
             raise UserError("burn.similarity_of logits needs a classifier: set burn.classifier")
 
+    def without_effect(self) -> dict[str, str]:
+        """Return the settings that nothing reads beside the others, and why, such as a setting."""
+        if self.classifier == "none":
+            of_classifiers = ("num_classes", "hidden", "temperature", "kl_direction")
+            of_lam = ("lam", "lam_start", "lam_end")
+            return dict.fromkeys((*of_classifiers, *of_lam), "burn.classifier none")
+        unread = {"cosine": (), "constant": ("lam_start",), "heaviside": ("lam_start", "lam_end")}
+        found = dict.fromkeys(unread[self.lam], f"burn.lam {self.lam}")
+        if self.projection == "linear":
+            found["projection_hidden"] = "burn.projection linear"
+        return found
+
 
 add_method(
     MethodEntry(

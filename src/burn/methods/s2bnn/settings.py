@@ -34,6 +34,12 @@ class S2bnnConfig:
         """Raise UserError for values out of range."""
         check_contrast("s2bnn", self)
 
+    def without_effect(self) -> dict[str, str]:
+        """Return the settings that nothing reads beside the others, and why, such as a setting."""
+        if self.contrastive:
+            return {}
+        return dict.fromkeys(("queue", "momentum", "shuffle_groups"), "s2bnn.contrastive 0")
+
 
 add_method(
     MethodEntry(
