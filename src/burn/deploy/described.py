@@ -17,17 +17,14 @@ def packed_facts(file: Path) -> dict[str, Any]:
     """Return sizes, layers, classes, image and origin of a packed file, as JSON values.
 
     Raises:
-        UserError: The file breaks a rule of the format, or burn-engine is not installed.
+        UserError: The file breaks a rule of the format.
         OSError: The file cannot be read.
     """
-    try:
-        from burn_engine import ModelError
-        from burn_engine.errors import in_file
-        from burn_engine.facts import facts_of
-        from burn_engine.format import parse_program, read_bytes
-    except ImportError as error:
-        message = f"reading {file} needs burn-engine: pip install ./engine in burn's repository"
-        raise UserError(message) from error
+    from burn_engine import ModelError
+    from burn_engine.errors import in_file
+    from burn_engine.facts import facts_of
+    from burn_engine.format import parse_program, read_bytes
+
     try:
         with in_file(file):
             data = read_bytes(file)

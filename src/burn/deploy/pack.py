@@ -344,15 +344,10 @@ def open_packed(packed: Path, origin: str) -> Any:
         origin: What was packed, for messages.
 
     Raises:
-        UserError: burn-engine is not installed or refuses the file, or BURN_ENGINE_ISA names an
-            instruction set that this processor does not have.
+        UserError: burn-engine refuses the file, or BURN_ENGINE_ISA names an instruction set that
+            this processor does not have.
     """
-    try:
-        import burn_engine
-    except ImportError as error:
-        raise UserError(
-            "packing needs burn-engine: pip install ./engine in burn's repository"
-        ) from error
+    import burn_engine
 
     with warnings.catch_warnings():
         # Without its compiled core it warns that the NumPy reference is slow, which is fine.

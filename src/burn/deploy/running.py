@@ -38,16 +38,12 @@ def in_engine(backbone: Backbone, threads: int) -> tuple[Model, list[Layer]]:
         threads: Number of threads.
 
     Raises:
-        NoCompiledCore: burn-engine or its compiled core is missing.
+        NoCompiledCore: burn-engine has no compiled core here.
         UserError: burn-engine cannot run the network.
     """
     name = backbone.config.name
-    try:
-        from burn_engine.model import MAX_THREADS, load_bytes
-    except ImportError as error:
-        raise NoCompiledCore(
-            "burn-engine is missing: pip install ./engine in burn's repository"
-        ) from error
+    from burn_engine.model import MAX_THREADS, load_bytes
+
     with np.errstate(all="ignore"):  # encode refuses what is not finite
         layers = folded(backbone)
         tensors = encode(layers, f"the {name}")

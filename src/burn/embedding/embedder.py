@@ -47,14 +47,8 @@ def open_network(config: EmbedConfig, console: Console) -> Network:
         from burn.embedding.trained import TrainedNetwork
 
         return TrainedNetwork(config)
-    try:
-        from burn.embedding.packed import PackedNetwork
-    except ModuleNotFoundError as error:
-        if error.name != "burn_engine":
-            raise
-        raise UserError(
-            "a packed file needs burn-engine: pip install ./engine in burn's repository"
-        ) from error
+    from burn.embedding.packed import PackedNetwork
+
     return PackedNetwork(config, console)
 
 

@@ -134,14 +134,8 @@ def _export_c(options: Any) -> str:
             f"{options.checkpoint} is not a packed file, which format c needs: write one with burn "
             "pack CHECKPOINT NAME.bnn"
         )
-    try:
-        from burn.deploy.c.export import export_c
-    except ModuleNotFoundError as error:
-        if error.name != "burn_engine":
-            raise
-        raise UserError(
-            "format c needs burn-engine: pip install ./engine in burn's repository"
-        ) from error
+    from burn.deploy.c.export import export_c
+
     done = export_c(
         packed,
         expand(options.out),
@@ -188,11 +182,9 @@ def _packed_pretrained(name: str) -> Path | None:
     Raises:
         UserError: The file in burn-engine's package is missing or damaged.
     """
-    try:
-        from burn_engine.errors import ModelError
-        from burn_engine.pretrained import find, read_model
-    except ModuleNotFoundError:
-        return None
+    from burn_engine.errors import ModelError
+    from burn_engine.pretrained import find, read_model
+
     found = find(name)
     if found is None:
         return None
