@@ -48,7 +48,7 @@ def some_digits(folder: Path, count: int) -> str:
 def teacher_recipe() -> Recipe:
     """A float ResNet by SimCLR, one small epoch."""
     recipe = find_recipe("demo_teacher")
-    return replace(recipe, epochs=1, batch_size=64, compute="float32", backbone=TEACHER)
+    return replace(recipe, epochs=1, batch_size=32, compute="float32", backbone=TEACHER)
 
 
 def student_recipe(**burn: object) -> Recipe:
@@ -58,7 +58,7 @@ def student_recipe(**burn: object) -> Recipe:
     return replace(
         recipe,
         epochs=1,
-        batch_size=64,
+        batch_size=32,
         stages=2,
         compute="float32",
         backbone=STUDENT,
@@ -92,7 +92,7 @@ def baseline_recipe(method: str) -> Recipe:
     return replace(
         recipe.with_settings(**SETTINGS.get(method, {})),
         epochs=1,
-        batch_size=64,
+        batch_size=32,
         stages=2,
         compute="float32",
         backbone=STUDENT,

@@ -49,7 +49,7 @@ from burn.recipes.schema import Recipe
 from burn.training.batches import stage_batches
 from burn.training.optim import build_optimizer
 
-_STUDENT = BackboneConfig(width=0.125, stage_strides=(2, 2, 2, 1))
+_STUDENT = BackboneConfig(width=0.125, depths=(1, 1, 1, 1, 1), stage_strides=(2, 2, 2, 1))
 _BATCH = 32
 
 

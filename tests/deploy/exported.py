@@ -160,7 +160,7 @@ def noise(side: int, count: int = 2) -> Array:
 
 @dataclass(frozen=True)
 class Host:
-    """An exported network, compiled for this computer with sanitizers."""
+    """An exported network, compiled for this computer."""
 
     exported: ExportedC
     epilogue: str
@@ -199,13 +199,18 @@ def _map(images: list[dict[int, Array]]) -> Array:
     return np.stack([np.stack([rows[row] for row in sorted(rows)]) for rows in images])
 
 
-def host(packed: Path, folder: Path, epilogue: str, *, optimise: str = "-O1") -> Host:
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def host(
+    packed: Path, folder: Path, epilogue: str, *, options: tuple[str, ...] = ("-O1", *SANITIZERS)
+) -> Host:
     """Export a packed file and compile it with every warning an error."""
     need("gcc")
     exported = export_c(packed, folder / "code", name="net", epilogue=epilogue)
     program = folder / "host"
     call(
-        "gcc", *STRICT, optimise, "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+        "gcc", *STRICT, *options,
         "-include", CODE / "trace.h", f"-I{folder / 'code'}", f"-I{CODE}",
         exported.source, CODE / "host.c", "-o", program,
     )  # fmt: skip

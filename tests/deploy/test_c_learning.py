@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from exported import (
     CODE,
+    SANITIZERS,
     SCORES,
     SHAPES,
     STRICT,
@@ -35,19 +38,33 @@ from burn.deploy.layers import Array
 EPILOGUES = ("float", "int32", "int16")
 
 
+CLASSES = 7  # an odd number of counts of two bytes
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """The function that returns the program of a shape and an epilogue, compiled once."""
+
+    @cache
+    def program(shape: str, epilogue: str) -> Path:
+        need("gcc")
+        folder = tmp_path_factory.mktemp("learner")
+        packed = random_file(folder / "n.bnn", SHAPES[shape])
+        done = export_c(packed, folder / "code", name="net", epilogue=epilogue,
+                        classes_on_device=CLASSES)  # fmt: skip
+        call(
+            "gcc", *STRICT, "-O1", *SANITIZERS, f"-I{folder / 'code'}", done.source,
+            CODE / "learn.c", "-o", folder / "learn",
+        )  # fmt: skip
+        return folder / "learn"
+
+    return program
+
+
 def learned_on_host(
-    packed: Path, folder: Path, epilogue: str, images: Array, steps: list[tuple[str, int, int]],
-    classes: int = 3,
-) -> tuple[Array, Array]:  # fmt: skip
+    program: Path, folder: Path, epilogue: str, images: Array, steps: list[tuple[str, int, int]]
+) -> tuple[Array, Array]:
     """What each step returned, with the similarity, and the features of the images."""
-    need("gcc")
-    done = export_c(packed, folder / "code", name="net", epilogue=epilogue,
-                    classes_on_device=classes)  # fmt: skip
-    program = folder / "learn"
-    call(
-        "gcc", *STRICT, "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
-        f"-I{folder / 'code'}", done.source, CODE / "learn.c", "-o", program,
-    )  # fmt: skip
     (folder / "images").write_bytes(images.tobytes())
     (folder / "steps").write_bytes(bytes(x for what, c, i in steps for x in (ord(what), c, i)))
     call(program, folder / "images", folder / "steps", folder / "results")
@@ -76,8 +93,10 @@ class Twin:
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 @pytest.mark.parametrize("shape", ["whole words", "no shortcuts, large maps"])
-def test_the_nearest_class_mean_is_found(shape: str, epilogue: str, tmp_path: Path):
-    packed = random_file(tmp_path / "n.bnn", SHAPES[shape])
+def test_the_nearest_class_mean_is_found(
+    shape: str, epilogue: str, learner: Callable[[str, str], Path], tmp_path: Path
+):
+    program = learner(shape, epilogue)
     images = noise(SHAPES[shape][-1], 10)
     random = np.random.default_rng(2)
     steps: list[tuple[str, int, int]] = [("c", 0, 0), ("r", 0, 0)]
@@ -86,7 +105,7 @@ def test_the_nearest_class_mean_is_found(shape: str, epilogue: str, tmp_path: Pa
             random.choice(["l", "l", "c", "c", "c", "f"], p=[0.25, 0.15, 0.2, 0.2, 0.15, 0.05])
         )
         steps.append((what, int(random.integers(3)), int(random.integers(len(images)))))
-    results, features = learned_on_host(packed, tmp_path, epilogue, images, steps)
+    results, features = learned_on_host(program, tmp_path, epilogue, images, steps)
     twin = Twin(features)
     compared = 0
     for (what, number, image), (returned, similarity) in zip(steps, results, strict=True):
@@ -110,23 +129,27 @@ def test_the_nearest_class_mean_is_found(shape: str, epilogue: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)
-def test_classes_of_one_image_each_find_that_image_again(epilogue: str, tmp_path: Path):
-    packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
-    images = noise(SHAPES["whole words"][-1], 6)
-    steps = [("l", i, i) for i in range(6)] + [("c", 0, i) for i in range(8)]
-    results, features = learned_on_host(packed, tmp_path, epilogue, images, steps, classes=6)
+def test_classes_of_one_image_each_find_that_image_again(
+    epilogue: str, learner: Callable[[str, str], Path], tmp_path: Path
+):
+    """As many classes as there is room for."""
+    program = learner("whole words", epilogue)
+    images = noise(SHAPES["whole words"][-1], CLASSES)
+    steps = [("l", i, i) for i in range(CLASSES)] + [("c", 0, i) for i in range(CLASSES + 2)]
+    results, features = learned_on_host(program, tmp_path, epilogue, images, steps)
     rows = Twin(features).rows
-    found = results[6:, 0]
-    assert found[:6].tolist() == list(range(6))
-    assert results[6:12, 1] / 2**20 == pytest.approx(1, abs=1e-3)
-    assert found[6:].tolist() == (rows[6:] @ rows[:6].T).argmax(axis=1).tolist()
+    found, similarity = results[CLASSES:].T
+    assert found[:CLASSES].tolist() == list(range(CLASSES))
+    assert similarity[:CLASSES] / 2**20 == pytest.approx(1, abs=1e-3)
+    nearest = (rows[CLASSES:] @ rows[:CLASSES].T).argmax(axis=1)
+    assert found[CLASSES:].tolist() == nearest.tolist()
 
 
-def test_a_full_class_learns_no_more(tmp_path: Path):
-    packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
+def test_a_full_class_learns_no_more(learner: Callable[[str, str], Path], tmp_path: Path):
+    program = learner("whole words", "float")
     steps = [("l", 1, 0), ("m", 1, 0), ("l", 1, 0), ("c", 0, 0), ("f", 1, 0), ("l", 1, 0)]
     images = noise(SHAPES["whole words"][-1])
-    results, _ = learned_on_host(packed, tmp_path, "float", images, steps)
+    results, _ = learned_on_host(program, tmp_path, "float", images, steps)
     assert results[:, 0].tolist() == [1, 0, -1, 1, 0, 1]
 
 
@@ -210,7 +233,7 @@ def test_the_command_says_what_it_takes_and_leaves_out(
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("optimise", ["-Os", "-O2"])
+@pytest.mark.parametrize("optimise", ["-Os", pytest.param("-O2", marks=pytest.mark.long)])
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_flash_and_stack_are_what_the_export_says(epilogue: str, optimise: str, tmp_path: Path):
     for name in ("all kinds of layers", "whole words", "smallest"):

@@ -18,7 +18,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exported import SHAPES, STRICT, Host, call, digits, digits_file, host, need, noise, random_file
+from exported import (
+    SANITIZERS,
+    SHAPES,
+    STRICT,
+    Host,
+    call,
+    digits,
+    digits_file,
+    host,
+    need,
+    noise,
+    random_file,
+)
 from interpreter import read, run_layer
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -149,7 +161,9 @@ def test_every_layer_of_random_networks(shape: str, epilogue: str, tmp_path: Pat
 )
 def test_every_layer_of_reactnets(name: str, epilogue: str, tmp_path: Path):
     packed, size = reactnet(tmp_path, name)
-    network = host(packed, tmp_path, epilogue, optimise="-O2")
+    # gcc takes twice as long for -O2, with which the digits below are classified as well.
+    level = "-O2" if (name, epilogue) in SELDOM else "-O1"
+    network = host(packed, tmp_path, epilogue, options=(level, *SANITIZERS))
     check = check_float if epilogue == "float" else check_integers
     check(network, packed, noise(size))
 
@@ -190,7 +204,7 @@ def test_the_class_is_the_desktop_engines(epilogue: str, least: int, tmp_path: P
     images, labels = digits("test", 100)
     expected = np.asarray(burn_engine.load(packed)(images)).argmax(axis=1)
     assert (expected == labels).mean() > 0.5
-    best, _ = host(packed, tmp_path, epilogue).run(images)
+    best, _ = host(packed, tmp_path, epilogue, options=("-O2",)).run(images)
     assert (best == expected).sum() >= least
 
 
@@ -431,9 +445,12 @@ def test_any_name_compiles_or_is_refused(
         exported(capsys, packed, out, "--name", name, *more)
         main_c = f'#include <stdio.h>\n#include "{name}.h"\nint main(void) {{ return 1 + '
         (tmp_path / "main.c").write_text(f"{main_c}{name}_run(NULL, NULL, NULL); }}")
-        call("gcc", *STRICT, "-I", out, tmp_path / "main.c", out / f"{name}.c",
-             "-o", tmp_path / "main")  # fmt: skip
-        call(tmp_path / "main")
+        sources = tmp_path / "main.c", out / f"{name}.c"
+        if name == "network_network_h":
+            call("gcc", *STRICT, "-I", out, *sources, "-o", tmp_path / "main")
+            call(tmp_path / "main")
+        else:  # in a third of the time
+            call("gcc", *STRICT, "-I", out, *sources, "-fsyntax-only")
         shutil.rmtree(out)
 
 
@@ -498,32 +515,39 @@ def test_the_proof_finds_constants_that_overflow(tmp_path: Path, monkeypatch: py
 
 
 CONSTANTS = ("b1.slope", "b1.multiplier", "b1.bias", "stem.weight")
-QUICK_CONSTANTS = list(zip(CONSTANTS, itertools.cycle([1e-30, 1e30]), strict=False))
+QUICK_CONSTANTS = {
+    ("b1.slope", 1e-30, "int16"),
+    ("b1.multiplier", 1e30, "int32"),
+    ("b1.multiplier", 1e30, "int16"),
+    ("b1.bias", 1e-30, "int32"),
+    ("stem.weight", 1e30, "int32"),
+    ("stem.weight", 1e30, "int16"),
+}
 
 
 @pytest.mark.parametrize(
-    ("tensor", "value"),
+    ("tensor", "value", "epilogue"),
     [
         pytest.param(*case, marks=() if case in QUICK_CONSTANTS else pytest.mark.long)
-        for case in itertools.product(CONSTANTS, [1e30, 1e-30])
+        for case in itertools.product(CONSTANTS, [1e30, 1e-30], ["int32", "int16"])
     ],
 )
-def test_constants_of_any_size_are_exact_or_refused(tensor: str, value: float, tmp_path: Path):
+def test_constants_of_any_size_are_exact_or_refused(
+    tensor: str, value: float, epilogue: str, tmp_path: Path
+):
     """No overflow, which the sanitizers would find, and no result that the proof does not cover."""
     packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
     program, tensors = header_of(packed)
     tensors[tensor] = tensors[tensor] * np.float32(value)
     packed = tmp_path / "m.bnn"
     save_file(tensors, packed, metadata={"bnn": json.dumps(program)})
-    for epilogue in ("int32", "int16"):
-        (tmp_path / epilogue).mkdir()
-        try:
-            network = host(packed, tmp_path / epilogue, epilogue)
-        except UserError as error:
-            assert "span too wide a range for integers" in str(error)  # noqa: PT017
-            assert value > 1
-        else:
-            check_integers(network, packed, noise(17))
+    try:
+        network = host(packed, tmp_path, epilogue)
+    except UserError as error:
+        assert "span too wide a range for integers" in str(error)  # noqa: PT017
+        assert value > 1
+    else:
+        check_integers(network, packed, noise(17))
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)

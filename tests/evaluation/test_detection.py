@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from torch import nn
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.core.errors import Interrupted, UserError
+from burn.core.results import Result
 from burn.core.types import Precision
 from burn.data.formats.voc import Annotation, Voc, open_voc
 from burn.data.view_config import ViewConfig
@@ -37,7 +39,7 @@ from burn.evaluation.detection.protocol import (
     run_detection,
 )
 from burn.layers import BinaryConv2d
-from networks import tiny_reactnet
+from networks import shallow_reactnet, tiny_reactnet
 from warm import CONTEXT
 
 CONSOLE = Console(file=io.StringIO())
@@ -48,12 +50,25 @@ TINY = DetectionConfig(
 )  # fmt: skip
 
 
-@pytest.fixture
-def context(scenes: Path, tmp_path: Path) -> EvaluationContext:
+def context_in(out: Path, scenes: Path) -> EvaluationContext:
     train, test = (open_voc(str(scenes), part) for part in ("train", "test"))
     return EvaluationContext(
-        "tiny", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, tmp_path
+        "tiny", "none", shallow_reactnet(), ViewConfig(), train, test, 0, 0, out
     )
+
+
+@pytest.fixture
+def context(scenes: Path, tmp_path: Path) -> EvaluationContext:
+    return context_in(tmp_path, scenes)
+
+
+@pytest.fixture(scope="module")
+def trained(
+    scenes: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[EvaluationContext, list[Result]]:
+    """A whole run without interruption, which its tests leave as it is."""
+    context = context_in(tmp_path_factory.mktemp("trained"), scenes)
+    return context, run_detection(context, TINY, CONSOLE)
 
 
 # --- Settings. ---
@@ -251,8 +266,10 @@ def test_precise_bn_is_the_mean_of_the_batches_statistics():
 # --- The protocol. ---
 
 
-def test_from_scenes_to_numbers_pictures_and_a_binary_detector(context: EvaluationContext):
-    results = run_detection(context, TINY, CONSOLE)
+def test_from_scenes_to_numbers_pictures_and_a_binary_detector(
+    trained: tuple[EvaluationContext, list[Result]],
+):
+    context, results = trained
     names = [r.metric for r in results]
     assert names[:3] == ["AP", "AP50", "AP75"]
     assert set(names[3:]) <= {f"AP {digit}" for digit in range(10)}
@@ -268,7 +285,7 @@ def test_from_scenes_to_numbers_pictures_and_a_binary_detector(context: Evaluati
     assert len(found) == len(context.test)
 
     weights = load_file(out / "detector.safetensors")
-    backbone = tiny_reactnet()
+    backbone = shallow_reactnet()
     start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
     prefix = "backbone."
     backbone.load_state_dict(
@@ -297,11 +314,12 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
     during: int,
     after: int,
     context: EvaluationContext,
+    trained: tuple[EvaluationContext, list[Result]],
     monkeypatch: pytest.MonkeyPatch,
 ):
     assert context.out is not None
-    whole = replace(context, out=context.out / "whole")
-    expected = [r.value for r in run_detection(whole, TINY, CONSOLE)]
+    whole, results = trained
+    expected = [r.value for r in results]
     to, calls = detection._Batch.to, []
 
     def interrupted(*arguments):
@@ -325,16 +343,20 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
 
 
 def test_a_trained_detector_is_tested_again_without_training(
-    context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
+    context: EvaluationContext,
+    trained: tuple[EvaluationContext, list[Result]],
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    first = run_detection(context, TINY, CONSOLE)
+    whole, first = trained
+    assert context.out is not None
+    assert whole.out is not None
+    shutil.copytree(whole.out, context.out, dirs_exist_ok=True)
     monkeypatch.setattr(detection, "_train", lambda *_: pytest.fail("trained again"))
     again = run_detection(context, TINY, CONSOLE)
     assert [r.value for r in again] == [r.value for r in first]
     assert again[0].seconds > 0.5 * first[0].seconds, "the training's time is counted"
     with pytest.raises(UserError, match="from another training: give another --out"):
         run_detection(replace(context, seed=1), TINY, CONSOLE)
-    assert context.out is not None
     path = context.out / "detector.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(UserError, match=r"detector\.safetensors is damaged"):
@@ -358,8 +380,6 @@ def test_out_is_needed_and_divergence_is_said(context: EvaluationContext):
 def test_unreadable_images_are_left_out_and_named(
     context: EvaluationContext, scenes: Path, tmp_path: Path
 ):
-    import shutil
-
     copy = tmp_path / "scenes"
     shutil.copytree(scenes, copy)
     for name in ("test", "train"):
@@ -386,7 +406,7 @@ def _context_of(rank: int, port: int, scenes: str, out: Path) -> EvaluationConte
     }  # fmt: skip
     torch.set_num_threads(1)
     train, test = (open_voc(scenes, part) for part in ("train", "test"))
-    return EvaluationContext("t", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, out)
+    return EvaluationContext("t", "none", shallow_reactnet(), ViewConfig(), train, test, 0, 0, out)
 
 
 def _rank(rank: int, port: int, scenes: str, out: Path) -> None:

@@ -66,10 +66,10 @@ def curves(name: str) -> dict[str, list[float]]:
             recipe = recipe.with_settings(contrastive=1.0, queue=256)
         if name.startswith(("burn_", "s2bnn")):
             teacher = out / "teacher"
-            tiny.train(tiny.teacher_recipe(), teacher, max_steps=1)
+            tiny.train(replace(tiny.teacher_recipe(), batch_size=64), teacher, max_steps=1)
         elif name == "supervised_kl":
             teacher = out / "teacher"
-            labelled = replace(tiny.teacher_recipe(), method="supervised")
+            labelled = replace(tiny.teacher_recipe(), method="supervised", batch_size=64)
             tiny.train(labelled, teacher, max_steps=1)
         recipe = replace(recipe, batch_size=BATCH)
         tiny.train(recipe, out / "run", teacher, max_steps=STEPS, monitor_every=1)

@@ -180,7 +180,7 @@ def test_a_damaged_model_is_one_sentence(browser: Any, folder: Path, tmp_path: P
 def test_a_model_without_classes_says_how_many_features_it_gave(browser: Any, folder, tmp_path):
     (tmp_path / "plain.bnn").write_bytes(network(1, num_classes=0))
     out = tmp_path / "plain.html"
-    write_report(samples.everything(tmp_path / "runs"), out, tmp_path / "plain.bnn")
+    write_report([samples.run(tmp_path / "run")], out, tmp_path / "plain.bnn")
     visit = browser.new_page()
     visit.goto(out.as_uri())
     visit.wait_for_selector("#try .drop:not([hidden])")
@@ -242,12 +242,12 @@ def test_what_learns_fits_and_has_the_pages_colours(browser: Any, folder: Path, 
 def test_a_model_that_does_not_say_how_photographs_become_images_learns_nothing(folder, tmp_path):
     model = tmp_path / "any.bnn"
     model.write_bytes(random_network(2, num_classes=3, image=None).to_bytes())
-    write_report(samples.everything(tmp_path / "runs"), tmp_path / "page.html", model)
+    write_report([samples.run(tmp_path / "run")], tmp_path / "page.html", model)
     assert 'class="teach"' not in (tmp_path / "page.html").read_text()
 
 
 def test_bad_models_are_refused_before_anything_is_written(folder: Path, tmp_path, monkeypatch):
-    runs, out = samples.everything(tmp_path / "runs"), tmp_path / "page.html"
+    runs, out = [samples.run(tmp_path / "run")], tmp_path / "page.html"
     (tmp_path / "broken.bnn").write_bytes(network()[:-5])
     with pytest.raises(UserError, match=r"--with-model .*broken\.bnn: the tensors end at"):
         write_report(runs, out, tmp_path / "broken.bnn")
@@ -266,7 +266,7 @@ def test_bad_models_are_refused_before_anything_is_written(folder: Path, tmp_pat
 
 
 def test_the_command_embeds_a_model(folder: Path, tmp_path: Path, capsys):
-    runs = samples.everything(tmp_path / "runs")
+    runs = [samples.run(tmp_path / "run")]
     out = tmp_path / "page.html"
     status = main(
         ["report", *map(str, runs), "--with-model", str(folder / "student.bnn"), "--out", str(out)]
@@ -279,7 +279,7 @@ def test_the_command_embeds_a_model(folder: Path, tmp_path: Path, capsys):
 
 def test_a_page_without_a_model_has_no_engine(tmp_path: Path):
     out = tmp_path / "page.html"
-    write_report(samples.everything(tmp_path / "runs"), out)
+    write_report([samples.run(tmp_path / "run")], out)
     text = out.read_text()
     assert "wasm-unsafe-eval" not in text
     assert "try-engine" not in text

@@ -392,7 +392,7 @@ def edit(path: Path, *keys: str, value: object) -> None:
     [
         (("recipe", "optim", "lr"), 0.125),
         (("seed",), 5),
-        (("recipe", "batch_size"), 32),
+        (("recipe", "batch_size"), 64),
         (("recipe", "burn", "temperature"), 0.5),
     ],
 )

@@ -92,18 +92,18 @@ def test_memory_that_runs_out_in_a_run_is_one_line_that_says_how_to_need_less(
     with pytest.raises(UserError) as error:
         tiny.train(tiny.student_recipe(), tmp_path / "run", teacher, max_steps=1)
     assert str(error.value) == (
-        "the GPU runs out of memory: a batch per device of 64 images does not fit; begin again "
+        "the GPU runs out of memory: a batch per device of 32 images does not fit; begin again "
         "with --accumulate 2 (it is 1)"
     )
 
 
 def test_what_a_device_takes_at_once_is_of_the_recipe_and_the_processes():
     recipe = tiny.student_recipe()
-    assert "of 16 images does not fit; begin again with --accumulate 2" in smaller_batch(
+    assert "of 8 images does not fit; begin again with --accumulate 2" in smaller_batch(
         recipe, Processes(GPU, 4)
     )
     assert "of 2 images does not fit; give a smaller --batch-size, or smaller views" in (
-        smaller_batch(recipe, Processes(GPU, 32))
+        smaller_batch(recipe, Processes(GPU, 16))
     )
     contrasted = tiny.baseline_recipe("simclr")
     assert "give more --devices, or a smaller --batch-size" in smaller_batch(

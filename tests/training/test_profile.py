@@ -21,12 +21,12 @@ def test_the_parts_of_a_step_are_timed_and_add_up(method: str, teacher: Path, tm
         max_steps=12, machine=PROFILED, console=Console(file=text, width=100),
     )  # fmt: skip
     numbers = json.loads((tmp_path / "run/stage1/profile.json").read_text())
-    assert (numbers["batches"], numbers["images"]) == (7, 7 * 64)
+    assert (numbers["batches"], numbers["images"]) == (7, 7 * 32)
     parts = numbers["seconds"]
     assert all(seconds > 0 for seconds in parts.values())
     assert sum(parts.values()) <= summary.seconds
     assert parts["backward"] > parts["heads and loss"]
-    assert numbers["images_per_second"] == pytest.approx(7 * 64 / sum(parts.values()))
+    assert numbers["images_per_second"] == pytest.approx(7 * 32 / sum(parts.values()))
     for part in parts:
         assert part in text.getvalue()
 

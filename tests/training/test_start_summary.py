@@ -145,7 +145,7 @@ def test_a_run_with_a_changed_batch_warns(teacher: Path, tmp_path: Path):
         run, tmp_path / "run", machine, Console(file=text, width=1000), resume=False,
         overwrite=False, base_recipe=replace(recipe, batch_size=4096),
     )  # fmt: skip
-    assert "0.002 of big is meant for batches of 4096, but these have 64" in text.getvalue()
+    assert "0.002 of big is meant for batches of 4096, but these have 32" in text.getvalue()
 
 
 def test_a_long_run_on_a_cpu_tells_its_time_and_changes_no_bit(

@@ -104,6 +104,9 @@ def test_a_run_keeps_the_picture_for_folder_and_tensorboard(tmp_path: Path):
     events = EventAccumulator(str(out / "stage1"))
     events.Reload()
     assert events.Tags()["images"] == ["views"]
+    (shown,) = events.Images("views")
+    assert shown.encoded_image_string == before
+    assert (shown.width, shown.height) == picture.size
     tiny.train(recipe, out, max_steps=1, seed=1, overwrite=True)
     assert (out / "views.jpg").read_bytes() != before
     (out / "views.jpg").write_bytes(b"of an earlier burn")

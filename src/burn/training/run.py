@@ -18,8 +18,10 @@ from burn.core.paths import RUN_FILE
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.data.checks import require_outside
+from burn.data.loader import Transform
 from burn.layers.fused.choice import block_kernels
 from burn.learning.resume_files import ResumeFiles
+from burn.methods.base import Method
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes
@@ -190,8 +192,7 @@ def _train(
         run.processes.run_on_main(prepare)
         if not all(run.processes.gather(appears(out / RUN_FILE))):
             run.fail(f"--out {out} is not a folder that all processes see")
-        run.processes.run_on_main(lambda: _describe_start(run, out))
-        run.processes.run_on_main(lambda: _keep_view_samples(run, out))
+        run.processes.run_on_main(lambda: _describe_and_sample(run, out))
         stop = StopRequest("finishing this step and saving")
         with stop.installed():
             summaries = _train_stages(run, out, stop)
@@ -260,8 +261,24 @@ def _begin_again(out: Path, stages: range) -> None:
         ResumeFiles(out / f"stage{number}", owner="").finish(keep=False)
 
 
-def _describe_start(run: PreparedRun, out: Path) -> None:
-    """Print the summary of the run, and on a CPU its expected time."""
+def _describe_and_sample(run: PreparedRun, out: Path) -> None:
+    """Print the summary of the run, and write samples of its views unless they are there."""
+    recipe = run.plan.recipe
+    method = run.make_method(recipe.precisions()[0])
+    views = stage_views(recipe, method, stage_seed(run.plan.seed, 1))
+    _describe_start(run, out, method)
+    if not (out / VIEWS).exists():
+        _keep_view_samples(run, out, views)
+
+
+def _describe_start(run: PreparedRun, out: Path, method: Method) -> None:
+    """Print the summary of the run, and on a CPU its expected time.
+
+    Args:
+        run: The run.
+        out: Its folder.
+        method: The first stage's method with fresh weights. It must not be used afterwards.
+    """
     recipe, steps, console = run.plan.recipe, run.steps, run.console
     bfloat16 = run.compute == "bfloat16"
     across = ""
@@ -286,7 +303,6 @@ def _describe_start(run: PreparedRun, out: Path) -> None:
     caution = learning_rate_caution(recipe, run.base_recipe, run.plan.recipe_name, steps.batch_size)
     for line in filter(None, (caution, classifier_caution(recipe, run.base_recipe))):
         console.print(line, style="yellow", markup=False, highlight=False)
-    method = run.make_method(recipe.precisions()[0])
     taught = 1.0
     if run.cache is not None:
         seed = stage_seed(run.plan.seed, 1)
@@ -300,13 +316,8 @@ def _describe_start(run: PreparedRun, out: Path) -> None:
             console.print(line, markup=False, highlight=False)
 
 
-def _keep_view_samples(run: PreparedRun, out: Path) -> None:
+def _keep_view_samples(run: PreparedRun, out: Path, views: Transform) -> None:
     """Write samples of the views; a failure to write them does not end the run."""
-    if (out / VIEWS).exists():
-        return
-    recipe = run.plan.recipe
-    method = run.make_method(recipe.precisions()[0])
-    views = stage_views(recipe, method, stage_seed(run.plan.seed, 1))
     picture = view_samples(run.source, views, run.plan.seed)
     try:
         if picture is not None:

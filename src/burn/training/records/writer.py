@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 from rich.console import Console
+from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 from torch.utils.tensorboard import SummaryWriter
 
 from burn.core.inputs import open_regular
@@ -60,11 +61,8 @@ class Record:
             self._silence_writer()
             self._board = SummaryWriter(str(self._folder), purge_step=step + 1)
             if not step and self._views is not None and self._views.is_file():
-                with (
-                    open_regular(self._views) as file,
-                    Image.open(file, formats=("JPEG",)) as picture,
-                ):
-                    self._board.add_image("views", np.asarray(picture), 0, dataformats="HWC")
+                with open_regular(self._views) as file:
+                    self._show("views", file.read())
 
     def close(self) -> None:
         """Write TensorBoard's remaining events and close their file, unless it is closed."""
@@ -74,6 +72,19 @@ class Record:
                 board.close()
         if self._excepthook is not None:
             threading.excepthook, self._excepthook = self._excepthook, None
+
+    def _show(self, tag: str, jpeg: bytes) -> None:
+        """Give TensorBoard a JPEG as it is; `add_image` takes pixels and encodes them as a PNG."""
+        assert self._board is not None
+        with Image.open(io.BytesIO(jpeg), formats=("JPEG",)) as picture:
+            image = Summary.Image(
+                encoded_image_string=jpeg,
+                width=picture.width,
+                height=picture.height,
+                colorspace=len(picture.getbands()),
+            )
+        summary = Summary(value=[Summary.Value(tag=tag, image=image)])
+        self._board._get_file_writer().add_summary(summary, 0)
 
     def _silence_writer(self) -> None:
         """Suppress tracebacks of TensorBoard's writing thread until `close`.
