@@ -68,7 +68,7 @@ async function contentOf(folder) {
   for (;;) {
     const some = await new Promise((resolve) => reader.readEntries(resolve, () => resolve([])));
     if (!some.length) break; // browsers give a hundred at a time
-    content.push(...some);
+    for (const entry of some) content.push(entry);
   }
   return content.sort((a, b) => (a.name < b.name ? -1 : 1));
 }

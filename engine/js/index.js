@@ -150,10 +150,17 @@ class Model {
     const address = this.#made((result) =>
       engine.burn_plan_create(this.#model, height, width, 1, layer, result),
     );
-    this.#plan = { height, width, layer, address, length, input: 0, output: 0 };
-    this.#plan.input = allocated(this.#engine, height * width * 3);
-    this.#plan.output = allocated(this.#engine, 4 * length);
-    return this.#plan;
+    const made = { height, width, layer, address, length, input: 0, output: 0 };
+    try {
+      made.input = allocated(engine, height * width * 3);
+      made.output = allocated(engine, 4 * length);
+    } catch (error) {
+      engine.burn_plan_free(address);
+      engine.free(made.input);
+      throw error;
+    }
+    this.#plan = made;
+    return made;
   }
 
   #freePlan() {

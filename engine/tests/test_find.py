@@ -394,15 +394,20 @@ def test_an_index_is_copied_seldom_when_all_of_it_has_changed(photos, command, m
 
     command("index", "photos", "a.index")
     for seed, photo in enumerate(sorted(photos.rglob("*.ppm"))):
-        photo.write_bytes(ppm(seed + 10) + b" " if seed else b"no image")
+        photo.write_bytes(ppm(seed + 10) + b" " if seed > 1 else b"no image")
     monkeypatch.setattr(finding, "_AT_ONCE", 1)
     monkeypatch.setattr(finding, "_COPIES", 2)
     copies = []
-    add = Index.add
-    monkeypatch.setattr(Index, "add", lambda self, *each: (copies.append(0), add(self, *each))[1])
+    remove = Index._remove
+
+    def counted(self, names):
+        copies.append(len(names))
+        remove(self, names)
+
+    monkeypatch.setattr(Index, "_remove", counted)
     out = command("index", "photos", "a.index")[1]
-    assert "5 images (0 new, 5 changed, 1 left out)" in out
-    assert len(copies) == 2
+    assert "4 images (0 new, 4 changed, 2 left out)" in out
+    assert len([count for count in copies if count]) == 3  # twice the images, once the damaged
     assert "photos/0.ppm" not in Index.load(Path("a.index"))
 
 
@@ -419,6 +424,35 @@ def test_images_have_one_name_by_whichever_links_they_are_reached(photos, comman
     assert Index.load(Path("a.index")).names[0] == "1.ppm"
 
 
+def test_names_that_an_earlier_version_gave_through_links_vanish(photos, command, monkeypatch):
+    Path("link").symlink_to("photos")
+    there = photos.parent / "link"
+    monkeypatch.chdir("link")
+    command("index", ".", "a.index")
+    index = Index.load(Path("a.index"))
+    name = f"../../{photos.parent.name}/link/0.ppm"
+    index.add([name], index.vectors_of([0]))
+    index.save(Path("a.index"))
+    assert "6 images (0 new, 1 vanished" in command("index", there, "a.index")[1]
+
+
+def test_a_folder_of_links_is_named_from_where_it_is(photos, command, tmp_path):
+    """Its own links are not followed for their names, so that what is gone vanishes."""
+    other = tmp_path.parent / f"{tmp_path.name}-other"
+    other.mkdir()
+    (other / "x.ppm").write_bytes(ppm(9))
+    (photos / "sub").symlink_to(other)
+    out = tmp_path.parent / f"{tmp_path.name}-out"
+    out.symlink_to(photos)
+    for folder in ("photos", out, "photos"):
+        command("index", folder, "a.index")
+        assert [n for n in Index.load(Path("a.index")).names if "x.ppm" in n] == [
+            "photos/sub/x.ppm"
+        ]
+    (other / "x.ppm").unlink()
+    assert "1 vanished" in command("index", out, "a.index")[1]
+
+
 def test_folders_of_other_programs_are_skipped_in_tar_files_too(photos, command):
     for name in ("@eaDir/0", ".thumbnails", "__MACOSX"):
         (photos / name).mkdir(parents=True)
@@ -429,6 +463,10 @@ def test_folders_of_other_programs_are_skipped_in_tar_files_too(photos, command)
         status, out, err = command("index", "a.tar", f"{len(arguments)}.index")
         assert (status, out.split(": ")[1][:16]) == (0, "6 images (6 new)")
     assert "3 folders of other programs (.thumbnails, @eaDir, __MACOSX)" in err
+    photos.rename(".private")
+    subprocess.run(["tar", "-cf", "p.tar", ".private"], check=True)
+    assert "6 images (6 new)" in command("index", "p.tar", "p.index")[1]  # as the folder itself
+    Path(".private").rename("photos")
     assert command("index", "photos", "b.index")[2] == err.replace("a.tar", "photos")
 
 

@@ -69,7 +69,16 @@ def test_refuses_a_damaged_array(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "header", ["{'descr': '''abc", "(", "1+" * 3_000 + "1", "[" * 500, "{'descr': '<f4'", "\xff"]
+    "header",
+    [
+        "{'descr': '''abc",
+        "(",
+        "1+" * 3_000 + "1",
+        "[" * 500,
+        "-" * 9_000,
+        "{'descr': '<f4'",
+        "\xff",
+    ],
 )
 def test_refuses_an_array_whose_header_is_no_python(tmp_path, header):
     text = header.encode("latin-1")

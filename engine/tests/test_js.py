@@ -66,7 +66,7 @@ def test_a_dropped_folder_may_have_any_number_of_photographs():
         const {{ filesIn }} = await import("file://{PACKAGE}/files.js");
         const photo = {{ type: "image/jpeg", name: "a.jpg" }};
         const entry = {{ file: (done) => done({{ ...photo }}), fullPath: "/a/a.jpg" }};
-        const left = [...Array(2_000).fill(Array(100).fill(entry)), []];
+        const left = [Array(200_000).fill(entry), []];
         const folder = {{ isDirectory: true }};
         folder.createReader = () => ({{ readEntries: (done) => done(left.shift()) }});
         const items = [{{ webkitGetAsEntry: () => folder, getAsFile: () => null }}];

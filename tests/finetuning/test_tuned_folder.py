@@ -13,8 +13,6 @@ from PIL import Image
 import burn.finetuning.run
 from burn.cli.main import main
 from burn.core.errors import UserError
-from burn.data.open import open_source
-from burn.evaluation.checks import check_sources
 from burn.report.load.gather import gather
 from burn.report.model import networks, verdict
 from burn.runtime.signals import StopRequest
@@ -102,9 +100,3 @@ def test_a_signal_stops_what_has_no_steps_at_once(where: str, place: Path, capsy
     assert not (place / "run/results.jsonl").exists()
     assert tune("--resume") == 0
     assert len((place / "run/results.jsonl").read_text().splitlines()) == 3
-
-
-def test_numbers_beyond_the_names_are_refused(place: Path):
-    digits, named = open_source("digits", "train"), open_source("lab", "train")
-    with pytest.raises(UserError, match=r"digits.* has label 9, but .*lab has only the 2 classes"):
-        check_sources(digits, named)

@@ -205,6 +205,7 @@ CHANGES = {
     "settings",
     [
         {"classifier": "none", "projection": "mlp"},
+        {"classifier": "none"},
         {"projection": "linear"},
         {"lam": "constant", "projection": "mlp"},
         {"lam": "heaviside", "projection": "mlp"},

@@ -8,7 +8,6 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -93,6 +92,8 @@ def photos_in(arguments: Sequence[str], base: Path, say: Callable[[str], None]) 
     """
     seen: set[str] = set()
     for argument in arguments:
+        if argument != "-":
+            argument = _reached(argument, base)  # noqa: PLW2901
         members = _is_tar(argument)
         found = _members(argument, base, say) if members else _files([argument], base, say)
         for photo in found:
@@ -106,10 +107,12 @@ def roots_of(arguments: Sequence[str], base: Path) -> tuple[str, ...]:
     roots = []
     for argument in arguments:
         if argument != "-" and Path(argument).is_dir():
-            name = name_of(os.path.join(argument, ""), base)  # noqa: PTH118 - not its link
-            roots.append("" if name == "." else name.rstrip("/") + "/")
+            # Also as earlier versions named what is reached by a link, so that it vanishes.
+            for each in {_reached(argument, base), argument}:
+                name = name_of(each, base)
+                roots.append("" if name == "." else name.rstrip("/") + "/")
         elif _is_tar(argument):
-            roots.append(name_of(argument, base) + _IN_TAR)
+            roots.append(name_of(_reached(argument, base), base) + _IN_TAR)
     return tuple(roots)
 
 
@@ -126,7 +129,7 @@ def is_gone(argument: str, base: Path, names: Iterable[str]) -> bool:
     """Return whether images of a collection come from a folder or tar file that exists no more."""
     if os.path.lexists(argument):
         return False
-    name = name_of(argument, base).rstrip("/")
+    name = name_of(_reached(argument, base), base).rstrip("/")
     roots = (name + "/", name + _IN_TAR)
     return any(covers(root, each) for each in names for root in roots)
 
@@ -145,23 +148,22 @@ def absolute(name: str, base: str) -> Iterator[str]:
 
 
 def name_of(path: str, base: Path) -> str:
-    """Return the name of a file in a collection with a base.
-
-    One that lies in the base's folder has the same name by whichever links its folder is reached.
-    """
+    """Return the name of a file in a collection with a base."""
     relative = os.path.relpath(os.path.abspath(path), os.path.abspath(base))  # noqa: PTH100
-    if relative.split(os.sep, 1)[0] == os.pardir:
-        folder, name = os.path.split(path)
-        real = os.path.join(_real(folder), name)  # noqa: PTH118 - of any name
-        below = os.path.relpath(real, _real(str(base)))
-        if below.split(os.sep, 1)[0] != os.pardir:
-            relative = below
     return relative.replace(os.sep, "/")
 
 
-@lru_cache(1_000)
-def _real(folder: str) -> str:
-    return os.path.realpath(folder)
+def _reached(argument: str, base: Path) -> str:
+    """Return the path of an argument from a base that it lies in, whichever links lead to both."""
+    if not name_of(argument, base).startswith("../"):
+        return argument
+    folder, name = os.path.split(argument)
+    if os.path.isdir(argument):  # noqa: PTH112 - of any name
+        folder, name = argument, ""
+    real = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
+    below = os.path.relpath(real, os.path.realpath(base))
+    outside = below.split(os.sep, 1)[0] == os.pardir
+    return argument if outside else os.path.normpath(os.path.join(base, below))  # noqa: PTH118
 
 
 def located(name: str, base: Path) -> tuple[str, str | None]:
@@ -172,13 +174,18 @@ def located(name: str, base: Path) -> tuple[str, str | None]:
     return os.path.normpath(base / name[: found.end() - len(_IN_TAR)]), name[found.end() :]
 
 
-def _of_others(member: str) -> str | None:
-    """Return the folder of a tar file's member that belongs to another program, if one does."""
-    path = PurePosixPath(member)
-    for folder in reversed(path.parents):
-        if folder.name not in ("", "..") and is_of_others(folder.name):
-            return str(folder)
-    return None
+def _of_others(folders: Sequence[tuple[str, ...]]) -> list[tuple[str, ...] | None]:
+    """Return for each folder of a tar file the first around it that is another program's, or None.
+
+    The one that all lie in is taken, as a folder that is named itself is.
+    """
+    common = len({folder[:1] for folder in folders}) == 1
+    found = []
+    for folder in folders:
+        parts = enumerate(folder[common:], 1 + common)
+        end = next((n for n, name in parts if name != ".." and is_of_others(name)), None)
+        found.append(None if end is None else folder[:end])
+    return found
 
 
 def _in_64_bits(nanoseconds: int) -> int:
@@ -206,8 +213,7 @@ def _members(path: str, base: Path, say: Callable[[str], None]) -> Iterator[Phot
     name = name_of(path, base)
     changed = _in_64_bits(Path(path).stat().st_mtime_ns)
     members: dict[str, Photo] = {}  # of those with the same name the last, as tar unpacks them
-    skipped, others = Skipped(), set[str]()
-    last = -1
+    skipped, last = Skipped(), -1
     try:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
@@ -217,9 +223,7 @@ def _members(path: str, base: Path, say: Callable[[str], None]) -> Iterator[Phot
                 last = member.offset
                 if not member.isreg():
                     continue
-                if folder := _of_others(member.name):
-                    others.add(folder)
-                elif skipped.add(Listing("", [], [PurePosixPath(member.name).name], [])):
+                if skipped.add(Listing("", [], [PurePosixPath(member.name).name], [])):
                     if member.issparse():
                         members.pop(member.name, None)
                         say(f"{path}: {member.name}: stored with holes: left out, unpack it")
@@ -237,7 +241,13 @@ def _members(path: str, base: Path, say: Callable[[str], None]) -> Iterator[Phot
         raise ValueError(
             f"{path}: not a tar file, or a compressed one, to be unpacked: {error}"
         ) from error
-    skipped.folders.update(PurePosixPath(folder).name for folder in others)
+    others = _of_others([PurePosixPath(name).parts[:-1] for name in members])
+    skipped.folders.update(folder[-1] for folder in set(filter(None, others)))
+    members = {
+        name: photo
+        for (name, photo), folder in zip(members.items(), others, strict=True)
+        if folder is None
+    }
     text = skipped.text(others=False)
     if not members:
         raise ValueError(

@@ -62,7 +62,10 @@ def _duplicates(options: argparse.Namespace) -> None:
             at_work = "not all of them were compared"
             progress = Progress(sys.stderr, len(kept), "comparing: ")
             stack.callback(progress.clear)
-            groups = seen.groups(options.readers, progress.show)
+            try:
+                groups = seen.groups(options.readers, progress.show)
+            except RuntimeError as error:  # no thread can be started
+                raise ValueError(f"{error}: give fewer --readers") from error
             progress.clear()
         except KeyboardInterrupt:
             complain(

@@ -298,11 +298,11 @@ def _read_npy(path: str) -> NDArray[Any]:
         with np.errstate(over="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # absurd sizes, refused below
             array = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, MemoryError):
+    except OSError:
         raise
     except Exception:
-        # NumPy parses the header as Python, with all of its errors. Its own texts give advice about
-        # its options, some of it unsafe.
+        # NumPy parses the header as Python, with all of its errors, such as MemoryError for too
+        # many parentheses. Its own texts give advice about its options, some of it unsafe.
         raise ValueError("not an array of numbers as numpy.save writes it") from None
     batch, single = check_images(array)
     if not single:

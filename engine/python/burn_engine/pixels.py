@@ -85,7 +85,8 @@ def decode(
         _refuse_bombs(image, encoded)
         if shortest is not None and shortest < min(image.size):
             image.draft(None, _of_short_side(image, shortest))  # does nothing but to JPEG
-        return _pixels_of(image, upright=upright)
+        samples = str(image.tile[0][3]) if image.format == "PNG" and image.tile else None
+        return _pixels_of(image, upright=upright, samples=samples)
 
 
 def _of_short_side(image: Image, shortest: int) -> tuple[int, int]:
@@ -96,14 +97,17 @@ def _of_short_side(image: Image, shortest: int) -> tuple[int, int]:
 
 
 def from_pillow(image: Image, *, upright: bool = True) -> NDArray[np.uint8]:
-    """Convert a PIL image to pixels; arguments, result and errors as those of `decode`."""
+    """Convert a PIL image to pixels; arguments, result and errors as those of `decode`.
+
+    But a colour that a PNG of 2, 4 or 16 bits calls transparent is compared as Pillow does, which
+    finds it seldom: how it is stored is not known any more.
+    """
     _check_pixels(image.height, image.width)
     with _decoding():
         return _pixels_of(image, upright=upright)
 
 
-def _pixels_of(image: Image, *, upright: bool) -> NDArray[np.uint8]:
-    samples = image.tile[0][3] if image.format == "PNG" and image.tile else None
+def _pixels_of(image: Image, *, upright: bool, samples: str | None = None) -> NDArray[np.uint8]:
     image.load()  # which turns a TIFF upright, and finds EXIF data behind a PNG's pixels
     if samples in _OF_A_SAMPLE:
         pixels = _without_key(image, _opaque(image), *_OF_A_SAMPLE[samples])
@@ -169,12 +173,17 @@ def _opaque(image: Image) -> NDArray[np.uint8]:
 def _without_key(
     image: Image, pixels: NDArray[np.uint8], scale: int, bits: int
 ) -> NDArray[np.uint8]:
-    """Make white what a PNG calls transparent by its colour, which Pillow compares unscaled."""
+    """Make white what a PNG calls transparent by its colour, which Pillow compares unscaled.
+
+    Of colours of 16 bits Pillow has the high bytes alone, so that these decide.
+    """
     key = image.info.get("transparency")
     if not isinstance(key, int | tuple):
         return pixels
     clear = np.asarray(image).reshape(*pixels.shape[:2], -1) == scale * np.array(key) >> bits
-    return np.where(clear.all(axis=2, keepdims=True), np.uint8(255), pixels)
+    pixels = np.array(pixels)
+    pixels[clear.all(axis=2)] = 255
+    return pixels
 
 
 def _in_frame(image: Image, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

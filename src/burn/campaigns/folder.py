@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -70,6 +70,7 @@ def open_folder(
     shared: Mapping[str, Any],
     fingerprints: Mapping[str, str],
     told: Mapping[str, Any],
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Create a campaign's folder, or check that an existing one has the same settings.
 
@@ -80,6 +81,7 @@ def open_folder(
             and data and teachers may be named in another way or have moved.
         fingerprints: Fingerprints of data and teachers, by name; they may not change.
         told: Further entries of NAME.json, written anew each time.
+        check: Checks the runs in the folder, before anything is written.
 
     Raises:
         UserError: A setting or a fingerprint has changed, or the folder is not a campaign's.
@@ -134,6 +136,7 @@ def open_folder(
         fingerprints = {**before, **fingerprints}
     else:
         require_usable(out, name)
+    check()
     write_text(file, json.dumps({**shared, "files": fingerprints, **told}, indent=2) + "\n")
 
 

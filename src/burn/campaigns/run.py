@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -138,10 +139,8 @@ def run_campaign(
         if not out.exists():
             out.mkdir(parents=True, exist_ok=True)
         with locked(out, patience=30):  # another campaign holds the folder only for a moment here
-            open_folder(out, name, settings, teachers | data, told)
-            for model, plan in plans[: len(models)]:
-                for run in sorted(out.glob(f"{model}-seed*/{RUN_FILE}")):  # of all seeds
-                    require_same_recipe(run.parent, plan)
+            check = partial(_require_same_recipes, out, plans[: len(models)])
+            open_folder(out, name, settings, teachers | data, told, check)
         if execution.cluster is None:
             failed = run_jobs(jobs, processes, console)
         else:
@@ -149,6 +148,13 @@ def run_campaign(
     random = next((str(job.folder) for job in jobs if job.done and job.model in floor), None)
     _evaluate_references(out, evaluation, {RANDOM: random, **references}, sizes, console)
     return failed
+
+
+def _require_same_recipes(out: Path, plans: Sequence[tuple[str, RunPlan]]) -> None:
+    """Check that the models' runs in the folder, of whatever seed, are of the plans' recipes."""
+    for model, plan in plans:
+        for run in sorted(out.glob(f"{model}-seed*/{RUN_FILE}")):
+            require_same_recipe(run.parent, plan)
 
 
 def _evaluate_references(

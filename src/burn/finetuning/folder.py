@@ -95,7 +95,8 @@ class TunedFolder:
     def results(self) -> list[Result]:
         """Return the results of the test, if it was finished."""
         file = self.path / "results.jsonl"
-        found = read_results(file) if file.is_file() else []
+        whole = file.is_file() and (self.path / "confusion.json").is_file()
+        found = read_results(file) if whole else []
         return found if {result.metric for result in found} >= {"top1", "top5"} else []
 
     def require_own(self, checkpoint: Checkpoint) -> None:

@@ -164,10 +164,10 @@ def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:
     folder.require_own(tuned)
     if results := folder.results():
         job.console.print(f"{folder.path} is finished", highlight=False)
-        show(results, [])
+        show(results, job.notes)
         classifier = own_classifier(tuned, backbone_from(tuned))
         assert classifier is not None
-        return Finetuned(results, [], classifier, folder.checkpoint)
+        return Finetuned(results, job.notes, classifier, folder.checkpoint)
     with job.stop.at_once():
         results, notes, classifier = test(job, folder, tuned, show)
     return Finetuned(results, notes, classifier, folder.checkpoint)
@@ -212,8 +212,10 @@ def _train(job: Job, folder: TunedFolder) -> None:
         plan = job.plan(job.train, config.epochs, lr, head_lr)
         tuner = job.tuner(backbone, head.to(job.device), job.train, plan, answers)
         seconds = fit(job, folder, tuner, progress)
-        if not has_finite_scores(job, backbone, head):
-            raise UserError("fine-tuning diverged: give lower --lrs; no network was saved")
+        if not has_finite_scores(job, features.positions, backbone, head):
+            raise UserError(
+                "fine-tuning diverged, and no network was saved: give lower --lrs with --overwrite"
+            )
     about = {
         "start": job.start,
         "settings": asdict(config),

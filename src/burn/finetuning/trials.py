@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
@@ -142,9 +142,16 @@ def _held_out_scores(
     return top1, loss, calibrating_temperature(scores, features.labels)
 
 
-def has_finite_scores(job: Job, backbone: Backbone, head: nn.Linear) -> bool:
-    """Return whether a trained network's scores of some training images are finite."""
-    some = Subset(job.train, range(min(len(job.train), job.config.batch_size)))
+def has_finite_scores(job: Job, readable: Tensor, backbone: Backbone, head: nn.Linear) -> bool:
+    """Return whether a trained network's scores of some training images are finite.
+
+    Args:
+        job: Has the images.
+        readable: Positions of the training images that can be read.
+        backbone: The network.
+        head: Its classifier, which is moved to the CPU.
+    """
+    some = Subset(job.train, readable[: job.config.batch_size].tolist())
     with torch.inference_mode():
         scores = head.cpu()(_features(job, backbone, some).values)
     return bool(torch.isfinite(scores).all())

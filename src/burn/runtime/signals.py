@@ -64,7 +64,6 @@ class StopRequest:
         # the thread's count tells the handler that there were two, or the thread sends one again.
         if self._at_once:
             self.number = self.number or number
-            self._raised += number == signal.SIGINT
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
         if number == signal.SIGINT and (self.requested or self._presses > 1):
             if 0 < self._presses <= self._raised + 1:

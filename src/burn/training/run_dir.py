@@ -322,7 +322,7 @@ def require_same_recipe(out: Path, plan: RunPlan) -> None:
     Raises:
         UserError: It is not; the message names the first difference.
     """
-    from burn.training.resume_files import first_difference
+    from burn.learning.resume_files import first_difference
 
     own = read_plan(out)
     before, now = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import shlex
 import shutil
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from burn.data.base import Source
 
 _PLAN = "train.json"
+_PARTS = ("pretrained", "linear", "tuned")  # folders of the steps
 _USUAL = ("data", "test", "init", "teacher", "work", "epochs", "pretrain_epochs", "overwrite")
 
 
@@ -118,8 +120,8 @@ class _Steps:
 
         out, work = expand(str(self._out)), expand(str(self._work))
         if overwrite:
-            for name in ("init", "teacher"):
-                require_kept(name, getattr(self._request, name), work, "--work")
+            for name, part in itertools.product(("init", "teacher"), _PARTS):
+                require_kept(name, getattr(self._request, name), work / part, "--work")
         train, test, images = self._check()
         plan = {**asdict(self._request), "images": images}
         self._prepare(out, work, plan, overwrite=overwrite)
@@ -172,7 +174,8 @@ class _Steps:
         check_start(request.init, recipe if request.data is not None else None)
         require_network(request.teacher)
         train, test = self._parts(open_source(request.labelled, "train"))
-        sources = dict(zip(("labelled", "test"), open_labelled(train, test), strict=True))
+        sources: dict[str, Source] = {}
+        sources["labelled"], sources["test"] = open_labelled(train, test)
         if request.data is not None:
             sources["data"] = open_source(request.data)
         require_outside(self._work, *sources.values())
@@ -205,8 +208,8 @@ class _Steps:
             out.unlink()
         require_packed_name(out)
         if file.is_file():
-            for name in ("pretrained", "linear", "tuned"):
-                shutil.rmtree(work / name, ignore_errors=True)
+            for part in _PARTS:
+                shutil.rmtree(work / part, ignore_errors=True)
             for old in (file, work / "report.html"):
                 old.unlink(missing_ok=True)
 
