@@ -64,6 +64,14 @@ def died(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def whole(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights of the same ten steps without an end between."""
+    out = tmp_path_factory.mktemp("whole") / "whole"
+    tiny.train(one_stage(), out, teacher, max_steps=10)
+    return out / "stage1.safetensors"
+
+
 @pytest.fixture
 def cut(died: Path, tmp_path: Path) -> Path:
     """A copy of the run that died."""
@@ -94,7 +102,7 @@ def empty(file: Path) -> None:
     ],
 )
 def test_the_one_before_a_damaged_resume_file_is_used_and_said(
-    damage, cut: Path, teacher: Path, tmp_path: Path
+    damage, cut: Path, whole: Path, teacher: Path
 ):
     files = ResumeFiles(cut / "stage1", owner="")
     assert torch.load(files.newest, weights_only=True)["global_step"] == 5
@@ -104,8 +112,7 @@ def test_the_one_before_a_damaged_resume_file_is_used_and_said(
     console = Console(file=text, width=1000)
     tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True, console=console)
     assert "resume.ckpt is damaged, and is now resume.damaged.ckpt: resuming" in text.getvalue()
-    tiny.train(one_stage(), tmp_path / "whole", teacher, max_steps=10)
-    ends = [load_file(out / "stage1.safetensors") for out in (cut, tmp_path / "whole")]
+    ends = [load_file(file) for file in (cut / "stage1.safetensors", whole)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
 
 
@@ -150,19 +157,43 @@ def test_a_resume_file_of_another_run_or_stage_is_refused(
         tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
 
 
+def usable(files: ResumeFiles) -> tuple[Path | None, str]:
+    """The file that a run with a network of the newest one's shapes takes, and what it says."""
+    content = torch.load(files.previous, weights_only=True)
+    files.owner, files.settings = content["owner"], content["settings"]
+    shapes = {name: tensor.shape for name, tensor in content["state_dict"].items()}
+    text = io.StringIO()
+    return files._usable(shapes, Console(file=text, width=1000)), text.getvalue()
+
+
+def emptied(file: Path, part: str) -> None:
+    content = torch.load(file, weights_only=True)
+    torch.save({**content, part: type(content[part])()}, file)
+
+
+SAID = "is damaged, and is now resume.damaged.ckpt: resuming from the previous file"
+
+
 @pytest.mark.parametrize("part", ["state_dict", "optimizer_states", "global_step", "batches"])
-def test_an_emptied_part_is_damage(part: str, cut: Path, teacher: Path):
+def test_an_emptied_part_is_damage(part: str, cut: Path):
+    """Of which file is resumed; the test below is of a run that does so."""
     files = ResumeFiles(cut / "stage1", owner="")
-    content = torch.load(files.newest, weights_only=True)
-    torch.save({**content, part: type(content[part])()}, files.newest)
+    assert usable(files) == (files.newest, "")
+    emptied(files.newest, part)
+    found, said = usable(files)
+    assert found == files.previous
+    assert SAID in said
+
+
+def test_a_run_goes_on_after_an_emptied_part(cut: Path, teacher: Path):
+    emptied(ResumeFiles(cut / "stage1", owner="").newest, "optimizer_states")
     text = io.StringIO()
     console = Console(file=text, width=1000)
     tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True, console=console)
-    said = "is damaged, and is now resume.damaged.ckpt: resuming from the previous file"
-    assert said in text.getvalue()
+    assert SAID in text.getvalue()
 
 
-def test_a_resume_file_of_lightnings_trainer_goes_on(cut: Path, teacher: Path, tmp_path: Path):
+def test_a_resume_file_of_lightnings_trainer_goes_on(cut: Path, whole: Path, teacher: Path):
     """It wrote burn's resume files before burn had a loop of its own."""
     newest = ResumeFiles(cut / "stage1", owner="").newest
     content = torch.load(newest, weights_only=True)
@@ -171,8 +202,7 @@ def test_a_resume_file_of_lightnings_trainer_goes_on(cut: Path, teacher: Path, t
     rates = {"lr_schedulers": [{"last_epoch": 5, "base_lrs": [1.0]}], "epoch": 0}
     torch.save({**content, **rates, "loops": loops}, newest)
     tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
-    tiny.train(one_stage(), tmp_path / "whole", teacher, max_steps=10)
-    ends = [load_file(out / "stage1.safetensors") for out in (cut, tmp_path / "whole")]
+    ends = [load_file(file) for file in (cut / "stage1.safetensors", whole)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
 
 

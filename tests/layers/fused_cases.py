@@ -101,7 +101,15 @@ def compare_in_float64(
 
 @pytest.mark.parametrize(
     ("channels", "out", "stride", "height", "width"),
-    [(96, 96, 1, 5, 5), (80, 160, 2, 9, 7), (3, 6, 2, 1, 5), (8, 32, 1, 4, 4), (8, 8, 1, 24, 37)],
+    [
+        (96, 96, 1, 5, 5),
+        (66, 132, 2, 3, 5),
+        (3, 6, 2, 1, 5),
+        (8, 32, 1, 4, 4),
+        (8, 8, 1, 9, 11),
+        pytest.param(80, 160, 2, 9, 7, marks=pytest.mark.long),
+        pytest.param(8, 8, 1, 24, 37, marks=pytest.mark.long),
+    ],
 )
 def test_sizes_that_fill_no_tile(channels: int, out: int, stride: int, height: int, width: int):
     """More channels than a tile has, numbers that are no powers of two, and several chunks."""

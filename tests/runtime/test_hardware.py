@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,12 @@ MACHINES = {
 
 
 @pytest.fixture(params=MACHINES, ids=str)
-def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers each read below /proc and /sys, and none of other files."""
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Answers each read below /proc and /sys, and none of other files.
+
+    Returns:
+        The machine's name.
+    """
     answer, read = MACHINES[request.param], Path.read_text
 
     def read_text(self: Path, *arguments: Any, **named: Any) -> str:
@@ -45,6 +50,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return answer() if own else read(self, *arguments, **named)
 
     monkeypatch.setattr(Path, "read_text", read_text)
+    return request.param
 
 
 @pytest.mark.usefixtures("machine")
@@ -66,12 +72,13 @@ def test_a_system_without_these_calls_has_an_answer(monkeypatch: pytest.MonkeyPa
     assert hardware.resident_bytes() > 2**20
 
 
-@pytest.mark.usefixtures("machine")
-def test_a_run_and_its_evaluation(teacher: Path, tmp_path: Path):
+def test_a_run_and_its_evaluation(machine: str, teacher: Path, tmp_path: Path):
+    """It is evaluated where reading fails, and where it gives something else."""
     data = tiny.some_digits(tmp_path, 64)
     run = burn.pretrain(
-        tiny.student_recipe(), data=data, teacher=teacher, out=tmp_path / "run", max_steps=1,
-        workers=0, progress=False,
+        replace(tiny.student_recipe(), stages=1), data=data, teacher=teacher,
+        out=tmp_path / "run", max_steps=1, workers=0, progress=False,
     )  # fmt: skip
-    found = burn.evaluate("knn", run.backbone, train=data, test=data, progress=False)
-    assert 0 <= found["top1"] <= 100
+    if machine in ("without /proc", "with another /proc"):
+        found = burn.evaluate("knn", run.backbone, train=data, test=data, progress=False)
+        assert 0 <= found["top1"] <= 100

@@ -2,8 +2,9 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from burn.methods.base import StepOutput
 from burn.methods.burn.method import Burn
 from burn.methods.entries import METHODS
 from burn.training.plan import Machine
+from burn.training.records.summary import StageSummary
 from burn.training.run_dir import read_plan
 
 
@@ -41,9 +43,29 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-def test_two_stages_leave_checkpoints_that_describe_themselves(teacher: Path, tmp_path: Path):
-    out = tmp_path / "run"
-    first, second = tiny.train(tiny.student_recipe(), out, teacher)
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run, and what it returned."""
+
+    out: Path
+    summaries: list[StageSummary]
+
+
+@pytest.fixture(scope="module")
+def ended(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of two stages that is only read."""
+    out = tmp_path_factory.mktemp("ended") / "run"
+    return Run(out, tiny.train(tiny.student_recipe(), out, teacher))
+
+
+@pytest.fixture
+def out(ended: Run, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(ended.out, tmp_path / "run"))
+
+
+def test_two_stages_leave_checkpoints_that_describe_themselves(ended: Run):
+    out, (first, second) = ended.out, ended.summaries
     assert (first.precision, second.precision) == (Precision.BINARY_ACTIVATIONS, Precision.BINARY)
     assert first.steps == second.steps == 4
     meta = json.loads((out / "stage2.json").read_text())
@@ -199,33 +221,32 @@ def test_every_method_resumes_to_the_same_bits(
     assert held.get(method, set()) <= whole.keys()
 
 
-def test_resume_of_a_finished_run_changes_nothing(teacher: Path, tmp_path: Path):
-    out = tmp_path / "run"
-    tiny.train(tiny.student_recipe(), out, teacher)
+def test_resume_of_a_finished_run_changes_nothing(teacher: Path, out: Path):
     before = (out / "stage2.safetensors").read_bytes()
     summaries = tiny.train(tiny.student_recipe(), out, teacher, resume=True)
     assert [s.steps for s in summaries] == [4, 4]
     assert (out / "stage2.safetensors").read_bytes() == before
 
 
-def test_the_plan_of_a_run_reads_back(teacher: Path, tmp_path: Path):
+def test_the_plan_of_a_run_reads_back(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It is written before the first step, after which this run ends."""
     recipe = tiny.student_recipe(lam="heaviside")
-    tiny.train(recipe, tmp_path / "run", teacher, max_steps=2, seed=3)
+    tiny.stop_at(monkeypatch, 1)
+    with pytest.raises(Interrupted, match="step 1 of 2 in stage 1"):
+        tiny.train(recipe, tmp_path / "run", teacher, max_steps=2, seed=3)
     plan = read_plan(tmp_path / "run")
     assert plan.recipe == recipe
     assert (plan.seed, plan.max_steps, plan.data) == (3, 2, "digits")
 
 
-def test_resume_with_other_settings_names_the_difference(teacher: Path, tmp_path: Path):
-    out = tmp_path / "run"
-    tiny.train(tiny.student_recipe(), out, teacher)
+def test_resume_with_other_settings_names_the_difference(teacher: Path, out: Path):
     with pytest.raises(UserError, match=r"settings: burn.lam_end was 0.7, is 0.6"):
         tiny.train(tiny.student_recipe(lam_end=0.6), out, teacher, resume=True)
 
 
-def test_a_used_folder_is_refused_and_overwrite_begins_again(teacher: Path, tmp_path: Path):
-    out = tmp_path / "run"
-    tiny.train(tiny.student_recipe(), out, teacher)
+def test_a_used_folder_is_refused_and_overwrite_begins_again(teacher: Path, out: Path):
     (out / "notes.txt").write_text("mine")
     (out / "stage2" / "terms.csv").touch()  # of a method with terms of its own
     with pytest.raises(UserError, match="already holds a run: give --resume or --overwrite"):
@@ -242,13 +263,11 @@ def test_a_folder_with_other_things_is_never_touched(tmp_path: Path):
     assert (tmp_path / "photo.jpg").read_bytes() == b"precious"
 
 
-def test_a_damaged_resume_file_is_named(teacher: Path, tmp_path: Path):
-    out = tmp_path / "run"
-    tiny.train(replace(tiny.student_recipe(), stages=1), out, teacher)
+def test_a_damaged_resume_file_is_named(teacher: Path, out: Path):
     (out / "stage1.safetensors").unlink()
     (out / "stage1" / "resume.ckpt").write_bytes(b"PK\x03\x04 cut short")
     with pytest.raises(UserError, match=r"resume\.ckpt is damaged: remove it"):
-        tiny.train(replace(tiny.student_recipe(), stages=1), out, teacher, resume=True)
+        tiny.train(tiny.student_recipe(), out, teacher, resume=True)
 
 
 def test_guard_stops_a_detached_loss(

@@ -24,7 +24,7 @@ from burn.learning.resume_files import ResumeFiles
 from burn.methods.base import StepOutput
 from burn.methods.simclr.method import Simclr
 from burn.runtime.random_state import sole_use
-from burn.runtime.signals import ending_signals, interrupted, signals_raise
+from burn.runtime.signals import StopRequest, ending_signals, interrupted, signals_raise
 from burn.training.pretraining import Pretraining
 
 OTHERS = [
@@ -57,7 +57,17 @@ def in_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], objec
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *OTHERS], ids=lambda one: one.name)
-def test_every_signal_that_ends_a_process_leaves_a_resume_file(
+def test_every_signal_that_ends_a_process_is_a_request_to_stop(number: signal.Signals):
+    """What a training makes of a request is the same for each, and tested below."""
+    stop = StopRequest()
+    with stop.installed():
+        os.kill(os.getpid(), number)
+        assert (stop.requested, stop.number) == (True, number)
+    assert signal.getsignal(number) == signal.SIG_DFL, "as it was before"
+
+
+@pytest.mark.parametrize("number", OTHERS[-1:], ids=lambda one: one.name)
+def test_a_signal_that_ends_a_process_leaves_a_resume_file(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     in_step(monkeypatch, 2, lambda: os.kill(os.getpid(), number))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
-from dataclasses import replace
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,71 @@ def run(recipe: Recipe, out: Path, teacher: Path | None, cache: Path | None, **o
 def same(a: Path, b: Path, stage: int = 1) -> bool:
     first, second = (load_file(out / f"stage{stage}.safetensors") for out in (a, b))
     return list(first) == list(second) and all(torch.equal(first[k], second[k]) for k in first)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A run of three steps that filled its cache.
+
+    Attributes:
+        run: Its folder.
+        cache: The folder of the features; tests that write there copy it.
+        said: What it said.
+    """
+
+    run: Path
+    cache: Path
+    said: str
+
+
+Given = Callable[[str, int | None], tuple[Recipe, Path]]
+
+
+@pytest.fixture(scope="module")
+def given(teacher: Path, labelled_teacher: Path) -> Given:
+    """The recipe and the teacher of a method, at a size of the teacher's views."""
+
+    def find(method: str, size: int | None) -> tuple[Recipe, Path]:
+        name = method.partition(" ")[0]
+        recipe = recipe_of(name, size)
+        recipe = crossed(recipe) if method == "burn crossed" else recipe
+        return recipe, labelled_teacher if name == "supervised_kl" else teacher
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def without(given: Given, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A run of three steps without a cache, once for each method and size."""
+
+    @functools.cache
+    def trained(method: str, size: int | None) -> Path:
+        recipe, taught_by = given(method, size)
+        out = tmp_path_factory.mktemp("without") / "run"
+        run(recipe, out, taught_by, None, max_steps=3)
+        return out
+
+    return trained
+
+
+@pytest.fixture(scope="module")
+def filled(given: Given, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Filled]:
+    """A run of three steps that filled a new cache, once for each method and size."""
+
+    @functools.cache
+    def trained(method: str, size: int | None) -> Filled:
+        recipe, taught_by = given(method, size)
+        folder = tmp_path_factory.mktemp("filled")
+        said = run(recipe, folder / "run", taught_by, folder / "cache", max_steps=3)
+        return Filled(folder / "run", folder / "cache", said)
+
+    return trained
+
+
+@pytest.fixture
+def of_burn(filled: Callable[..., Filled], tmp_path: Path) -> Path:
+    """A copy of the cache that a run of BURN filled, with views of the usual size."""
+    return Path(shutil.copytree(filled("burn", None).cache, tmp_path / "cache"))
 
 
 def test_a_cache_is_not_the_folder_of_a_run(teacher: Path, tmp_path: Path):
@@ -90,21 +158,17 @@ def no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )  # fmt: skip
 def test_the_same_bits_without_a_cache_filling_it_and_from_it(
-    method: str, size: int | None, teacher: Path, labelled_teacher: Path, tmp_path: Path,
-    request: pytest.FixtureRequest,
+    method: str, size: int | None, given: Given, without: Callable[..., Path],
+    filled: Callable[..., Filled], tmp_path: Path, request: pytest.FixtureRequest,
 ):  # fmt: skip
-    name = method.partition(" ")[0]
-    recipe = recipe_of(name, size)
-    recipe = crossed(recipe) if method == "burn crossed" else recipe
-    given = labelled_teacher if name == "supervised_kl" else teacher
-    cache = tmp_path / "cache"
-    run(recipe, tmp_path / "without", given, None, max_steps=3)
-    said = run(recipe, tmp_path / "filling", given, cache, max_steps=3)
-    assert "none cached" in said
+    recipe, taught_by = given(method, size)
+    plain, filling = without(method, size), filled(method, size)
+    assert "none cached" in filling.said
+    cache = shutil.copytree(filling.cache, tmp_path / "cache")
     request.getfixturevalue("no_teacher")
-    run(recipe, tmp_path / "from", given, cache, max_steps=3)
-    assert same(tmp_path / "without", tmp_path / "filling")
-    assert same(tmp_path / "without", tmp_path / "from")
+    run(recipe, tmp_path / "from", taught_by, cache, max_steps=3)
+    assert same(plain, filling.run)
+    assert same(plain, tmp_path / "from")
 
 
 def test_the_same_bits_in_bfloat16(
@@ -144,22 +208,18 @@ def test_both_stages_and_workers_share_it(teacher: Path, tmp_path: Path):
 
 
 def test_a_variant_of_the_loss_finds_the_features(
-    teacher: Path, tmp_path: Path, request: pytest.FixtureRequest
+    teacher: Path, of_burn: Path, tmp_path: Path, request: pytest.FixtureRequest
 ):  # fmt: skip
-    recipe = recipe_of("burn")
-    run(recipe, tmp_path / "a", teacher, tmp_path / "cache", max_steps=2)
     request.getfixturevalue("no_teacher")
-    other = recipe.with_settings(similarity="l2", lam_end=0.5)
-    run(other, tmp_path / "b", teacher, tmp_path / "cache", max_steps=2)
+    other = recipe_of("burn").with_settings(similarity="l2", lam_end=0.5)
+    run(other, tmp_path / "b", teacher, of_burn, max_steps=2)
 
 
 @pytest.mark.parametrize("what", ["seed", "size", "view", "teacher"])
 def test_other_features_are_not_taken_for_it(
-    what: str, teacher: Path, labelled_teacher: Path, tmp_path: Path,
-    request: pytest.FixtureRequest,
-):  # fmt: skip
+    what: str, teacher: Path, labelled_teacher: Path, of_burn: Path, tmp_path: Path
+):
     recipe = recipe_of("burn")
-    run(recipe, tmp_path / "a", teacher, tmp_path / "cache", max_steps=1)
     options: dict[str, Any] = {"max_steps": 1}
     if what == "seed":
         options["seed"] = 5
@@ -169,17 +229,17 @@ def test_other_features_are_not_taken_for_it(
         recipe = replace(recipe, views=replace(recipe.views, flip=0.25))
     else:
         teacher = labelled_teacher
-    said = run(recipe, tmp_path / "b", teacher, tmp_path / "cache", **options)
+    said = run(recipe, tmp_path / "b", teacher, of_burn, **options)
     assert "none cached" in said
     run(recipe, tmp_path / "c", teacher, None, **options)
     assert same(tmp_path / "b", tmp_path / "c")
 
 
-@pytest.mark.usefixtures("few_digits")
 def test_views_that_repeat_are_shown_to_the_teacher_once(teacher: Path, tmp_path: Path):
-    recipe = recipe_of("burn", epochs=2, batch_size=64, view_epochs=1)
-    run(recipe, tmp_path / "without", teacher, None, max_steps=None)
-    said = run(recipe, tmp_path / "filling", teacher, tmp_path / "cache", max_steps=None)
+    recipe = recipe_of("burn", epochs=2, batch_size=30, view_epochs=1)
+    usual = {"max_steps": None, "data": tiny.some_digits(tmp_path, 96)}
+    run(recipe, tmp_path / "without", teacher, None, **usual)
+    said = run(recipe, tmp_path / "filling", teacher, tmp_path / "cache", **usual)
     assert "none cached; 1 MB when complete" in said
     assert len(list((tmp_path / "cache").rglob("epoch*.f16"))) == 1
     summary = json.loads((tmp_path / "filling/stage1.json").read_text())
@@ -187,28 +247,29 @@ def test_views_that_repeat_are_shown_to_the_teacher_once(teacher: Path, tmp_path
     assert same(tmp_path / "without", tmp_path / "filling")
 
 
-def test_torn_records_are_made_once_more(teacher: Path, tmp_path: Path):
-    recipe = recipe_of("burn", 48)
-    cache = tmp_path / "cache"
-    run(recipe, tmp_path / "a", teacher, cache, max_steps=3)
-    (file,) = cache.glob("*/seed*-view0/epoch00000.f16")
+def test_torn_records_are_made_once_more(
+    teacher: Path, filled: Callable[..., Filled], of_burn: Path, tmp_path: Path
+):  # fmt: skip
+    recipe = recipe_of("burn")
+    (file,) = of_burn.glob("*/seed*-view0/epoch00000.f16")
     whole = file.read_bytes()
     torn = bytearray(whole)
     for place in range(0, len(torn), 5000):
         torn[place] ^= 255
     file.write_bytes(torn)
-    run(recipe, tmp_path / "b", teacher, cache, max_steps=3)
-    first, second = (load_file(tmp_path / n / "stage1.safetensors") for n in ("a", "b"))
+    run(recipe, tmp_path / "b", teacher, of_burn, max_steps=3)
+    runs = filled("burn", None).run, tmp_path / "b"
+    first, second = (load_file(out / "stage1.safetensors") for out in runs)
     for name, tensor in first.items():  # other batches for the teacher: up to rounding
         torch.testing.assert_close(second[name], tensor, rtol=1e-3, atol=1e-3)
-    run(recipe, tmp_path / "c", teacher, cache, max_steps=3)
+    run(recipe, tmp_path / "c", teacher, of_burn, max_steps=3)
 
 
 def test_a_full_disk_ends_the_keeping_and_not_the_run(
-    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    teacher: Path, without: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     recipe = recipe_of("burn")
-    run(recipe, tmp_path / "a", teacher, None, max_steps=3)
+    plain = without("burn", None)
     calls: list[int] = []
 
     def full(_: FeatureCache, epoch: int, *__: Any) -> None:
@@ -221,7 +282,7 @@ def test_a_full_disk_ends_the_keeping_and_not_the_run(
     assert "No space left on device" in said
     assert "epoch00000.f16 cannot be written" in said
     assert len(calls) == 1
-    assert same(tmp_path / "a", tmp_path / "b")
+    assert same(plain, tmp_path / "b")
 
 
 def test_what_cannot_be_kept_is_named(teacher: Path, tmp_path: Path):
