@@ -198,6 +198,7 @@ def remember_locks_of_others() -> Iterator[None]:
 
 def die_with_every_lock() -> None:
     """Those of queues and events."""
+    gc.unfreeze()  # what a worker has of its parent
     others = {id(lock) for lock in _others}
     mine = [lock for lock in semlocks() if id(lock) not in others]
     assert mine
@@ -426,3 +427,37 @@ def test_waiting_for_slow_images_is_no_failure(monkeypatch: pytest.MonkeyPatch):
     slow = loader(lambda: threading.Event().wait(0.3))
     for _ in range(2):
         assert [batch.tolist() for batch in slow] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+class _Cycle:
+    """Refers to itself, so that only the garbage collector destroys it; says who did."""
+
+    def __init__(self, destroyed: Path) -> None:
+        self._destroyed, self._self = destroyed, self
+
+    def __del__(self) -> None:
+        self._destroyed.write_text(str(os.getpid()))
+
+
+class _Collects(Dataset[int]):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        gc.collect()
+        return index
+
+
+def test_a_worker_destroys_nothing_of_its_parents(tmp_path: Path):
+    """An ONNX Runtime session waits for its threads, which a forked process has not."""
+    gc.collect()
+    gc.disable()
+    try:
+        _Cycle(tmp_path / "destroyed")
+        loader = QuietLoader(_Collects(), num_workers=1, batch_size=None)
+        assert list(loader) == [0, 1, 2]
+        assert not (tmp_path / "destroyed").exists()
+        gc.collect()
+        assert (tmp_path / "destroyed").read_text() == str(os.getpid())
+    finally:
+        gc.enable()

@@ -167,7 +167,7 @@ def test_a_full_disk_does_not_cost_the_number(
 PRETRAIN = (
     "pretrain --recipe demo --data digits --teacher {teacher} --out out --max-steps 2 --stages 1 "
     "--batch-size 64 --compute float32 --device cpu --backbone.width 0.25 "
-    "--backbone.depths [1,1,1,1,1] --burn.num-classes 64 --burn.hidden 64 --workers 0 "
+    "--backbone.depths [1,1,1,1,1] --workers 0 "
     "--monitor-every 1"
 )
 

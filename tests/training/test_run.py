@@ -52,7 +52,7 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def ended(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def ended(few_digits: object, teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run of two stages that is only read."""
     out = tmp_path_factory.mktemp("ended") / "run"
     return Run(out, tiny.train(tiny.student_recipe(), out, teacher))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import multiprocessing.connection
 import multiprocessing.context
@@ -204,6 +205,9 @@ class _Process(multiprocessing.context.ForkProcess):
         return _Popen(process_obj)
 
     def run(self) -> None:
+        # What the parent process no longer refers to stays: to destroy it here may wait for threads
+        # that only the parent has, such as those of an ONNX Runtime session, without an end.
+        gc.freeze()
         _end_with_parent()
         super().run()
 
