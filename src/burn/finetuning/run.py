@@ -23,7 +23,7 @@ from burn.data.checks import require_outside
 from burn.evaluation.checks import open_labelled
 from burn.finetuning.folder import KIND, TunedFolder
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest, epochs_in_words
-from burn.runtime.compute import torch_device, uses_bfloat16
+from burn.runtime.compute import goes_on_in, torch_device, uses_bfloat16
 from burn.runtime.ranks import require_alone
 from burn.runtime.signals import StopRequest, StopsAreErrors
 
@@ -144,10 +144,7 @@ def _in_the_same_format(request: FinetuneRequest, out: Path, console: Console) -
         )
     now = "bfloat16" if uses_bfloat16("auto", request.device) else "float32"
     if request.compute == "auto" and began != now:
-        console.print(
-            f"the run goes on in {began}, in which it began; this machine would choose {now}",
-            highlight=False,
-        )
+        console.print(goes_on_in(began, now), highlight=False)
     return replace(request, compute=began)
 
 

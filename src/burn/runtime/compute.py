@@ -40,6 +40,11 @@ def torch_device(device: Device) -> torch.device:
     return torch.device("cuda", local)
 
 
+def goes_on_in(began: str, now: str) -> str:
+    """Tell that a resumed run keeps its number format, where this machine would choose another."""
+    return f"the run goes on in {began}, in which it began; this machine would choose {now}"
+
+
 def uses_bfloat16(compute: Compute, device: Device) -> bool:
     """Return whether `compute` means bfloat16: auto does where the hardware is faster in it.
 

@@ -23,7 +23,7 @@ from burn.layers.fused.choice import block_kernels
 from burn.learning.resume_files import ResumeFiles
 from burn.methods.base import Method
 from burn.recipes.schema import Recipe
-from burn.runtime.compute import torch_device, uses_bfloat16
+from burn.runtime.compute import goes_on_in, torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes
 from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.random_state import sole_use
@@ -166,10 +166,7 @@ def _number_format(
         )
     if plan.recipe.compute != "auto" or compute in (None, chosen):
         return chosen
-    console.print(
-        f"the run goes on in {compute}, in which it began; this machine would choose {chosen}",
-        highlight=False,
-    )
+    console.print(goes_on_in(str(compute), chosen), highlight=False)
     return str(compute)
 
 
