@@ -3,11 +3,14 @@ change them, which CHANGELOG.md then says."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -20,7 +23,7 @@ CURVES = (
     "infomin",
 )  # fmt: skip
 SCHEDULES = ("learning_rate", "lambda")  # λ of methods that have one
-STEPS, BATCH = 20, 16
+STEPS, BATCH = 10, 16
 
 
 @contextlib.contextmanager
@@ -42,13 +45,30 @@ def float64() -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
+@functools.cache
+def _folder() -> Path:
+    """A folder that is removed when this process ends."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@functools.cache
+def _teacher(method: str) -> Path:
+    """A random teacher; called where float64 is the number format."""
+    import tiny
+
+    out = _folder() / method
+    recipe = replace(tiny.teacher_recipe(), method=method, batch_size=64)
+    tiny.train(recipe, out, max_steps=1)
+    return out
+
+
 def curves(name: str) -> dict[str, list[float]]:
     """Loss and schedules at each of the first steps, in float64, on digits.
 
     Teachers are random ones.
     """
-    from dataclasses import replace
-
     import tiny
     from burn.training.records.metrics import read_metrics
 
@@ -65,12 +85,9 @@ def curves(name: str) -> dict[str, list[float]]:
         if name == "s2bnn_mixed":
             recipe = recipe.with_settings(contrastive=1.0, queue=256)
         if name.startswith(("burn_", "s2bnn")):
-            teacher = out / "teacher"
-            tiny.train(replace(tiny.teacher_recipe(), batch_size=64), teacher, max_steps=1)
+            teacher = _teacher("simclr")
         elif name == "supervised_kl":
-            teacher = out / "teacher"
-            labelled = replace(tiny.teacher_recipe(), method="supervised", batch_size=64)
-            tiny.train(labelled, teacher, max_steps=1)
+            teacher = _teacher("supervised")
         recipe = replace(recipe, batch_size=BATCH)
         tiny.train(recipe, out / "run", teacher, max_steps=STEPS, monitor_every=1)
         rows = read_metrics(out / "run" / "stage1" / "metrics.csv")

@@ -102,11 +102,11 @@ def compare_in_float64(
 @pytest.mark.parametrize(
     ("channels", "out", "stride", "height", "width"),
     [
-        (96, 96, 1, 5, 5),
         (66, 132, 2, 3, 5),
         (3, 6, 2, 1, 5),
-        (8, 32, 1, 4, 4),
         (8, 8, 1, 9, 11),
+        pytest.param(8, 32, 1, 4, 4, marks=pytest.mark.long),
+        pytest.param(96, 96, 1, 5, 5, marks=pytest.mark.long),
         pytest.param(80, 160, 2, 9, 7, marks=pytest.mark.long),
         pytest.param(8, 8, 1, 24, 37, marks=pytest.mark.long),
     ],
@@ -144,10 +144,8 @@ def test_float32(shape: tuple[int, int, int], precision: Precision):
         torch.testing.assert_close(ours.to(theirs.dtype), theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "precision",
-    [Precision.BINARY, pytest.param(Precision.BINARY_ACTIVATIONS, marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("precision", [Precision.BINARY, Precision.BINARY_ACTIVATIONS])
 def test_bfloat16(precision: Precision):
     """Against float64 on the same maps, and as near to it as PyTorch's operations are.
 
@@ -234,6 +232,7 @@ def test_two_processes_normalize_together(tmp_path: Path):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.long
 def test_the_same_bits_again():
     block = build(8, 16, 2).float()
     x = image(8, 24, 37).float()

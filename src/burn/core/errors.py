@@ -9,7 +9,8 @@ from typing import Any
 
 def printable(text: str) -> str:
     """Return `text` as one line of printable characters, because names come from strangers."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
 
 
 def shortened(text: str, most: int = 60) -> str:

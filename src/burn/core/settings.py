@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -11,6 +12,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from burn.core.errors import UserError, shown
 
 Settings = TypeVar("Settings")
+
+_hints = functools.cache(get_type_hints)  # each time it compiles every annotation again
 
 
 def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
@@ -29,7 +32,7 @@ def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
         values = {field.name: getattr(values, field.name) for field in fields(values)}
     elif not isinstance(values, Mapping):
         raise UserError(f"{name or 'settings'}: expected named values, got {shown(values)}")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     prefix = f"{name}." if name else ""
     unknown = [str(key) for key in values if key not in {field.name for field in fields(kind)}]
     if unknown:
