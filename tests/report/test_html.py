@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import report_samples as samples
 from matplotlib import pyplot
+from matplotlib.figure import Figure
 from PIL import Image
 
 from burn.cli.main import main
@@ -19,12 +20,30 @@ from burn.report.load.datasets import DATASETS, difference
 from burn.report.load.gather import gather
 from burn.report.model import networks, verdict
 from burn.report.page import MOST_BYTES
+from burn.report.render import charts
 from burn.report.render.charts import COLOURS, Line, Scale, curves
 from burn.report.render.templates import unbroken
 from burn.report.sections.ladder import ladder
 from burn.report.write import write_report
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def drawn() -> None:
+    """For the tests that look at pictures."""
+
+
+@pytest.fixture(autouse=True)
+def _empty_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of curves, which take most of a page's time, are left empty elsewhere."""
+
+    def empty(figure: Figure, key: str) -> str:
+        pyplot.close(figure)
+        return "<svg></svg>"
+
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr(charts, "_svg", empty)
 
 
 def page_of(tmp_path: Path, *folders: Path) -> str:
@@ -64,6 +83,7 @@ def test_every_ablation_with_a_number_of_the_paper_finds_it():
     assert all(ablation_figure(*pair) for pair in named)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_page_of_everything_is_one_file_that_needs_nothing_else(tmp_path: Path):
     folders = samples.everything(tmp_path / "runs")
     page = page_of(tmp_path, *folders)
@@ -774,6 +794,7 @@ def test_the_monitors_knn_says_of_how_many_images_it_is(tmp_path: Path):
     assert "50.0<small>of 60, chance 12</small>" in page
 
 
+@pytest.mark.usefixtures("drawn")
 def test_stages_are_not_joined_in_curves():
     parts = [[(1.0, 0.9), (2.0, 0.5)], [(3.0, 0.9), (4.0, 0.5)]]
     two = curves("λ", [Line("λ", "blue", parts)], "a", stages=[2])
@@ -798,6 +819,7 @@ def test_a_diverging_scale_is_neutral_at_its_middle():
     assert [rising.level(v) for v in (-1, 0.0, 0.1, 0.2)] == [0, 0, 4, 8]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_shares_of_plus_one_have_a_bar_around_a_half(tmp_path: Path):
     page = page_of(tmp_path, samples.run(tmp_path / "student", detailed=True))
     part = page[page.index("Activations that are +1, by layer") :]
