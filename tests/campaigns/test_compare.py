@@ -35,6 +35,7 @@ from burn.evaluation.knn import run_knn
 from burn.methods.entries import METHODS
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
+from burn.report.render import plots
 from burn.training.plan import Machine
 from burn.training.pretraining import Pretraining
 from burn.training.steps import stage_steps
@@ -50,6 +51,13 @@ DIGITS = Comparison(
 @pytest.fixture(autouse=True)
 def _tiny_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     use_tiny_recipes(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _one_picture(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are drawn where a test looks at one: they would take a fifth of the time."""
+    if request.function is not test_every_method_sees_as_many_images_and_has_its_row:
+        monkeypatch.setattr(plots, "comparison_picture", lambda results, file: None)
 
 
 def use_tiny_recipes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from burn.recipes.registry import RECIPES, find_recipe
 def test_demo_leaves_runs_results_and_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    """The real demo with one epoch, tiny networks and fewer images; a second call keeps what is finished."""
+    """The real demo with one epoch, tiny networks, few images; a second call keeps what is done."""
     teacher, student = tiny.teacher_recipe(), replace(tiny.student_recipe(), stages=1)
     monkeypatch.setitem(RECIPES, "demo_teacher", lambda: teacher)
     monkeypatch.setitem(RECIPES, "demo", lambda: student)

@@ -6,7 +6,9 @@ import io
 import json
 import math
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from burn.data.builtin.digits import Digits
 from burn.data.loader import random_views
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.data.view_config import ViewConfig
+from burn.evaluation.configs import LinearConfig
 from burn.evaluation.fine_tuning import Tuner, Tuning, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
 from burn.finetuning.job import class_weights
@@ -63,6 +66,14 @@ def save(
     weights = {f"backbone.{name}": t for name, t in network.state_dict().items()}
     save_checkpoint(file, weights, meta)
     return file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_classifiers() -> Iterator[None]:
+    """Classifiers of frozen features, which a run begins with, learn for 20 epochs, not 100."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("burn.finetuning.start.LinearConfig", partial(LinearConfig, epochs=20))
+        yield
 
 
 @pytest.fixture(scope="module")
