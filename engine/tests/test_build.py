@@ -79,8 +79,7 @@ def test_the_tests_in_c_pass(native):
 @pytest.mark.long
 def test_the_kernels_in_short_on_arm(arm):
     """What .ci/run has of 64-bit ARM: the wheel of test_wheels.py takes seven times as long."""
-    printed = run(*EMULATOR, arm / "test_kernels", "--short")
-    assert {line.partition(":")[0] for line in printed.splitlines()} >= {"neon", "portable"}
+    assert run(*EMULATOR, arm / "test_kernels", "--short", "neon").startswith("neon: ")
 
 
 @pytest.mark.long
