@@ -18,7 +18,7 @@ from burn.methods.registry import build_method
 from burn.runtime.distributed import Processes
 from burn.training import stage
 from burn.training.batches import stage_batches
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 
 def batch() -> Batch:
@@ -53,7 +53,7 @@ def test_a_loader_pins_everything_that_goes_to_the_gpu(monkeypatch: pytest.Monke
 def test_loaders_pin_where_they_are_asked_to(tmp_path: Path):
     source = open_source("digits")
     recipe = tiny.baseline_recipe("supervised")
-    method = build_method("supervised", None, tiny_reactnet(), None, 10)
+    method = build_method("supervised", None, shallow_reactnet(), None, 10)
     sampler = EpochSampler(len(source), 4, 0, drop_last=True)
     shards = open_source("stream:" + tiny.some_digits(tmp_path, 40))
     for pin in (False, True):

@@ -8,7 +8,7 @@ import torch
 
 from burn.core.errors import UserError
 from burn.deploy.environment import make_environment, run_on_device
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 
 def test_the_environment_holds_what_it_was_given_and_nothing_else(tmp_path: Path):
@@ -33,5 +33,5 @@ def test_a_file_that_does_not_run_there_is_one_line(tmp_path: Path):
     classifier = (torch.zeros(2, 8), torch.zeros(2))
     images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
     with pytest.raises(UserError, match=r"cannot be run .* alone: .*garbage\.bnn") as raised:
-        run_on_device(packed, tiny_reactnet(), classifier, images)
+        run_on_device(packed, shallow_reactnet(), classifier, images)
     assert "\n" not in str(raised.value)

@@ -16,14 +16,14 @@ from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.deploy.pack import pack
-from networks import randomize, tiny_reactnet
+from networks import randomize, shallow_reactnet
 
 DATA = ["--train", "digits", "--test", "digits", "--augment", "none", "--epochs", "1"]
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    return save(tmp_path / "n.safetensors", randomize(tiny_reactnet()).eval())
+    return save(tmp_path / "n.safetensors", randomize(shallow_reactnet()).eval())
 
 
 def evaluate(checkpoint: Path, out: Path | None, *more: str) -> None:
@@ -93,9 +93,9 @@ def test_without_a_folder_nothing_is_kept(
 
 
 def test_a_fingerprint_is_of_weights_and_settings():
-    one, same, other = (tiny_reactnet(seed=seed) for seed in (0, 0, 1))
+    one, same, other = (shallow_reactnet(seed=seed) for seed in (0, 0, 1))
     assert fingerprint(one) == fingerprint(same) != fingerprint(other)
-    assert fingerprint(one) != fingerprint(tiny_reactnet(mean=(0.5, 0.5, 0.5)))
+    assert fingerprint(one) != fingerprint(shallow_reactnet(mean=(0.5, 0.5, 0.5)))
 
 
 def test_files_that_are_no_classifier(tmp_path: Path):

@@ -14,14 +14,14 @@ from burn.core.types import Precision
 from burn.deploy import measured
 from burn.evaluation.context import load_model
 from burn.runtime.hardware import processor
-from networks import randomize, tiny_reactnet
+from networks import randomize, shallow_reactnet
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(measured, "_WARM_UP", 0.0)
     monkeypatch.setattr(measured, "_MEASURED", 0.01)
-    return save(tmp_path / "n.safetensors", randomize(tiny_reactnet()).eval(), size=32)
+    return save(tmp_path / "n.safetensors", randomize(shallow_reactnet()).eval(), size=32)
 
 
 def test_results_are_the_files(checkpoint: Path, tmp_path: Path, capsys):
@@ -63,7 +63,7 @@ def test_the_reference_does_as_well(
 
 
 def test_a_file_without_a_size_is_measured_at_224(checkpoint: Path, tmp_path: Path):
-    large = save(tmp_path / "large.safetensors", randomize(tiny_reactnet()).eval(), size=4096)
+    large = save(tmp_path / "large.safetensors", randomize(shallow_reactnet()).eval(), size=4096)
     out = tmp_path / "evaluated"
     assert main(["pack", str(large), str(tmp_path / "n.bnn"), "--results", str(out)]) == 0
     assert read_results(out / "results.jsonl")[0].settings["image_size"] == 224
@@ -77,7 +77,7 @@ def test_without_the_option_nothing_is_added(checkpoint: Path, tmp_path: Path, c
 
 
 def test_what_cannot_be_packed_or_written_leaves_nothing(checkpoint: Path, tmp_path: Path, capsys):
-    backbone = randomize(tiny_reactnet(Precision.BINARY_ACTIVATIONS)).eval()
+    backbone = randomize(shallow_reactnet(Precision.BINARY_ACTIVATIONS)).eval()
     first = save(tmp_path / "first.safetensors", backbone)
     out, file = tmp_path / "evaluated", tmp_path / "n.bnn"
     assert main(["pack", str(first), str(file), "--results", str(out)]) == 2

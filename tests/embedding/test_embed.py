@@ -33,7 +33,7 @@ from burn.embedding.packed import PackedNetwork
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.context import load_model
 from burn.evaluation.features import extract_features
-from networks import randomize, tiny_reactnet
+from networks import randomize, shallow_reactnet
 
 COUNT, SIDE = 70, 32
 
@@ -42,7 +42,7 @@ COUNT, SIDE = 70, 32
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint with and without a classifier, both packed; photos, in a folder and in tars."""
     folder = tmp_path_factory.mktemp("embed")
-    backbone = randomize(tiny_reactnet()).eval()
+    backbone = randomize(shallow_reactnet()).eval()
     heads = {"classifier.weight": torch.randn(5, 256), "classifier.bias": torch.randn(5)}
     meta = {
         "backbone": asdict(backbone.config), "precision": "binary", "stage": 2, "steps": 7,

@@ -23,7 +23,7 @@ from burn.embedding.cluster import NodeEmbedder
 from burn.embedding.run import embed
 from burn.embedding.settings import EmbedConfig
 from burn.runtime.cluster import Origin
-from networks import randomize, tiny_reactnet
+from networks import randomize, shallow_reactnet
 from ray_nodes import add, ray_cluster
 
 # Ray's own.
@@ -43,7 +43,7 @@ def nodes() -> Iterator[Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, the same network packed, and photos of which one cannot be read."""
     folder = tmp_path_factory.mktemp("cluster")
-    backbone = randomize(tiny_reactnet()).eval()
+    backbone = randomize(shallow_reactnet()).eval()
     meta = {
         "backbone": asdict(backbone.config), "precision": "binary", "stage": 2, "steps": 7,
         "recipe": {"name": "burn_small"}, "views": asdict(ViewConfig(size=32)),

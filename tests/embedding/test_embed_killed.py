@@ -18,7 +18,7 @@ from PIL import Image
 from burn.checkpoints.native import save_checkpoint
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import pack
-from networks import randomize, tiny_reactnet
+from networks import randomize, shallow_reactnet
 from warm import Command
 
 COUNT, PART = 300, 20
@@ -54,7 +54,7 @@ def arrange(moment: str, left: int) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint, the same network packed, and photos of which two cannot be read."""
     folder = tmp_path_factory.mktemp("killed")
-    backbone = randomize(tiny_reactnet()).eval()
+    backbone = randomize(shallow_reactnet()).eval()
     meta = {
         "backbone": asdict(backbone.config), "precision": "binary", "stage": 2, "steps": 7,
         "recipe": {"name": "burn_small"}, "views": asdict(ViewConfig(size=32)),

@@ -24,7 +24,7 @@ from burn.evaluation.linear_layer import (
     train_linear,
     train_linear_at_best_rate,
 )
-from networks import randomize, tiny_reactnet
+from networks import randomize, shallow_reactnet
 
 TENTH = 6  # of the toy's sixty rows
 
@@ -285,7 +285,7 @@ def contents(module: nn.Module) -> dict[str, Tensor]:
 
 
 def test_augmented_batches_leave_the_backbone_alone():
-    backbone = randomize(tiny_reactnet()).train()
+    backbone = randomize(shallow_reactnet()).train()
     before = contents(backbone)
     batches = augmented_batches(backbone, Shades(), 32, 4, seed=0, workers=0, unreadable=set())
     for epoch in range(2):
@@ -300,7 +300,7 @@ def test_augmented_batches_leave_the_backbone_alone():
 
 
 def test_training_on_augmented_batches_leaves_the_backbone_alone():
-    backbone = randomize(tiny_reactnet())
+    backbone = randomize(shallow_reactnet())
     before = contents(backbone)
     batches = augmented_batches(backbone, Shades(), 32, 4, seed=0, workers=0, unreadable=set())
     layer = train_linear(batches, 256, 3, LinearConfig(epochs=2, lr=0.1), seed=0)

@@ -28,7 +28,7 @@ from burn.evaluation.context import EvaluationContext
 from burn.evaluation.svm import protocol as svm_protocol
 from burn.evaluation.svm.protocol import run_svm
 from burn.evaluation.svm.solver import SvmData, svm_few_shot, svm_full
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 CONSOLE = Console(file=io.StringIO())
 SMALL = SvmConfig(full=True, shots=(1, 2), samples=2, image_size=32)
@@ -37,7 +37,7 @@ SMALL = SvmConfig(full=True, shots=(1, 2), samples=2, image_size=32)
 @pytest.fixture
 def context(scenes: Path) -> EvaluationContext:
     train, test = (open_voc(str(scenes), part) for part in ("train", "test"))
-    return EvaluationContext("tiny", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0)
+    return EvaluationContext("tiny", "none", shallow_reactnet(), ViewConfig(), train, test, 0, 0)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_features_are_the_quarters_means_of_squashed_images(
 def test_labels_are_evaluated_one_against_the_rest(handed_over: list[SvmData]):
     train, test = (balanced_share(Digits(part), 0.1, 0) for part in ("train", "test"))
     views = ViewConfig(size=32, resize=32)
-    context = EvaluationContext("tiny", "none", tiny_reactnet(), views, train, test, 0, 0)
+    context = EvaluationContext("tiny", "none", shallow_reactnet(), views, train, test, 0, 0)
     run_svm(context, replace(SMALL, shots=(1,)), CONSOLE)
     (data,) = handed_over
     assert train.labels is not None
@@ -102,7 +102,7 @@ def test_test_images_may_have_fewer_numbered_classes(handed_over: list[SvmData])
     test = Subset(test, np.flatnonzero(test.labels < 3))
     test.classes = test.classes[:3]
     views = ViewConfig(size=32, resize=32)
-    context = EvaluationContext("tiny", "none", tiny_reactnet(), views, train, test, 0, 0)
+    context = EvaluationContext("tiny", "none", shallow_reactnet(), views, train, test, 0, 0)
     run_svm(context, replace(SMALL, shots=(1,)), CONSOLE)
     (data,) = handed_over
     assert data.classes == ("0", "1", "2")

@@ -18,7 +18,7 @@ from burn.core.types import Batch, Precision
 from burn.methods.base import StepOutput
 from burn.methods.burn.method import Burn, feature_similarity, kl_divergence
 from burn.methods.burn.settings import BurnConfig
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 CONFIG = BurnConfig(num_classes=12, hidden=16)
 
@@ -147,8 +147,8 @@ def batch(views: int = 1) -> Batch:
 
 def method(*, wide_teacher: bool = False, **settings: Any) -> Burn:
     """A tiny student, and a teacher of the same width or of twice that."""
-    student = tiny_reactnet(seed=1)
-    teacher = tiny_reactnet(Precision.FLOAT, seed=2, width=0.5 if wide_teacher else 0.25)
+    student = shallow_reactnet(seed=1)
+    teacher = shallow_reactnet(Precision.FLOAT, seed=2, width=0.5 if wide_teacher else 0.25)
     built = Burn(student, Teacher(teacher, None, None, {}), replace(CONFIG, **settings))
     return built.train()
 
@@ -219,7 +219,8 @@ def test_settings_without_effect_are_those_that_no_loss_reads(settings: dict[str
 
     unread = replace(CONFIG, **settings).without_effect()
     changes = {k: v for k, v in CHANGES.items() if settings.get(k) != v}
-    same = {name for name, value in changes.items() if losses(**{name: value}) == losses()}
+    before = losses()
+    same = {name for name, value in changes.items() if losses(**{name: value}) == before}
     assert same == set(unread) & set(changes)
 
 
@@ -450,8 +451,8 @@ def test_weights_hand_over_everything_but_the_teacher(classifier: str):
     assert not [name for name in weights if name.startswith("teacher.")]
     assert any(name.startswith("teacher_classifier.") for name in weights) == (classifier != "none")
     torch.manual_seed(77)
-    teacher = tiny_reactnet(Precision.FLOAT, seed=2, width=0.5)
-    student = tiny_reactnet(Precision.BINARY_ACTIVATIONS, seed=3)
+    teacher = shallow_reactnet(Precision.FLOAT, seed=2, width=0.5)
+    student = shallow_reactnet(Precision.BINARY_ACTIVATIONS, seed=3)
     second = Burn(student, Teacher(teacher, None, None, {}), first.config).train()
     second.load_weights(weights)
     ours = second.weights()

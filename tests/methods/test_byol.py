@@ -24,11 +24,11 @@ from method_checks import (
     train,
     views,
 )
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 
 def method(precision: Precision = Precision.BINARY, *, seed: int = 0, **settings: Any) -> Byol:
-    backbone = tiny_reactnet(precision, seed=seed)
+    backbone = shallow_reactnet(precision, seed=seed)
     return Byol(backbone, ByolConfig(**{"hidden": 8, "dimension": 4, **settings})).train()
 
 

@@ -22,7 +22,7 @@ from burn.methods.shared.contrast import (
     l2_normalize,
 )
 from method_checks import numeric_gradient
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 # --- Slow twins, in float64. ---
 
@@ -211,7 +211,7 @@ def test_a_process_by_itself_gathers_its_own():
 def contrast(queue: int, groups: int = 1, precision: Precision = Precision.FLOAT) -> tuple[
     MomentumContrast, nn.Module, nn.Module
 ]:  # fmt: skip
-    backbone, head = tiny_reactnet(precision), nn.Linear(256, 6)
+    backbone, head = shallow_reactnet(precision), nn.Linear(256, 6)
     built = MomentumContrast(
         backbone, head, 6, queue=queue, temperature=0.2, momentum=0.9, groups=groups
     )

@@ -20,7 +20,7 @@ from burn.methods.burn.settings import BurnConfig
 from burn.methods.shared.frozen import FrozenTarget, _rounded
 from burn.recipes.optim import OptimConfig
 from burn.training.optim import build_optimizer
-from networks import randomize, tiny_reactnet
+from networks import randomize, shallow_reactnet
 
 
 def float_teacher() -> Backbone:
@@ -52,7 +52,7 @@ def test_nothing_moves_in_training(batch_norm: str, views: str):
         classifier="joint", num_classes=12, hidden=16, views=views, teacher_batch_norm=batch_norm  # type: ignore[arg-type]
     )  # fmt: skip
     teacher = float_teacher()
-    method = Burn(tiny_reactnet(), Teacher(teacher, None, None, {}), config)
+    method = Burn(shallow_reactnet(), Teacher(teacher, None, None, {}), config)
     before = contents(method.teacher)
     student = contents(method.backbone)
     optimizer = build_optimizer(method.parts(), OptimConfig(name="sgd", lr=0.1, weight_decay=0.1))
@@ -147,7 +147,7 @@ def test_the_two_settings_make_different_losses():
         chosen = replace(config, teacher_batch_norm=batch_norm)
         torch.manual_seed(0)
         teacher = Teacher(float_teacher(), None, None, {})
-        method = Burn(tiny_reactnet(), teacher, chosen).train()
+        method = Burn(shallow_reactnet(), teacher, chosen).train()
         losses.append(method(Batch((images(1),), torch.arange(6)), 0.0).loss.item())
     assert abs(losses[0] - losses[1]) > 1e-3
 
@@ -167,7 +167,7 @@ def test_a_resnet_runs_folded_and_nothing_else_does():
     batch = FrozenTarget(float_teacher(), "batch")
     batch(images(0))
     assert batch._folded[1] is None
-    binary = FrozenTarget(randomize(tiny_reactnet()))
+    binary = FrozenTarget(randomize(shallow_reactnet()))
     binary(images(0))
     assert binary._folded[1] is None
 

@@ -18,7 +18,7 @@ from burn.methods.infomin.settings import InfominConfig
 from burn.methods.mocov2.method import Mocov2
 from burn.methods.mocov2.settings import Mocov2Config
 from burn.training.callbacks.guard import GradientFlowGuard
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 CONFIG = InfominConfig(negatives=7, momentum=0.9, hidden=16, dimension=8, shuffle_groups=1)
 
@@ -30,7 +30,7 @@ def views(seed: int = 0) -> Batch:
 
 
 def method(precision: Precision = Precision.BINARY, config: InfominConfig = CONFIG) -> Infomin:
-    return Infomin(tiny_reactnet(precision), config).train()
+    return Infomin(shallow_reactnet(precision), config).train()
 
 
 def unit_rows(vectors: Tensor) -> np.ndarray:
@@ -65,7 +65,7 @@ def test_it_trains_as_moco_v2_of_the_same_settings():
     infomin = method(config=replace(CONFIG, shuffle_groups=2))
     torch.manual_seed(0)
     settings = Mocov2Config(0.15, 7, momentum=0.9, hidden=16, dimension=8, shuffle_groups=2)
-    mocov2 = Mocov2(tiny_reactnet(), settings).train()
+    mocov2 = Mocov2(shallow_reactnet(), settings).train()
     for step in range(3):
         losses = []
         for m in (infomin, mocov2):

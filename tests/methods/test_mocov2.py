@@ -23,7 +23,7 @@ from burn.methods.mocov2.method import Mocov2
 from burn.methods.mocov2.settings import Mocov2Config
 from burn.training.callbacks.guard import GradientFlowGuard
 from method_checks import join
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 from warm import CONTEXT
 
 CONFIG = Mocov2Config(queue=11, momentum=0.9, hidden=16, dimension=8, shuffle_groups=1)
@@ -38,7 +38,7 @@ def views(seed: int, length: int = 4) -> Batch:
 
 
 def method(precision: Precision = Precision.BINARY, *, seed: int = 1, **settings: Any) -> Mocov2:
-    return Mocov2(tiny_reactnet(precision, seed=seed), replace(CONFIG, **settings)).train()
+    return Mocov2(shallow_reactnet(precision, seed=seed), replace(CONFIG, **settings)).train()
 
 
 def unit_rows(vectors: Tensor) -> np.ndarray:
@@ -203,12 +203,14 @@ def test_the_second_stage_begins_where_the_first_ended():
 
 def test_widths():
     def widths(config: Mocov2Config) -> list[int]:
-        return [p.shape[0] for p in Mocov2(tiny_reactnet(), config).head.parameters() if p.ndim > 1]
+        return [
+            p.shape[0] for p in Mocov2(shallow_reactnet(), config).head.parameters() if p.ndim > 1
+        ]
 
     assert widths(Mocov2Config(queue=8)) == [256, 128]
     assert widths(Mocov2Config(queue=8, hidden=40, dimension=6)) == [40, 6]
     assert Mocov2Config().queue == 65536
-    assert Mocov2(tiny_reactnet(), Mocov2Config(queue=8)).contrast.queue.keys.shape == (8, 128)
+    assert Mocov2(shallow_reactnet(), Mocov2Config(queue=8)).contrast.queue.keys.shape == (8, 128)
 
 
 @pytest.mark.parametrize(

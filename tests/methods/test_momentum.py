@@ -10,11 +10,11 @@ from burn.backbones.base import Backbone
 from burn.core.types import Precision
 from burn.methods.base import mlp
 from burn.methods.shared.momentum import MomentumTarget
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 
 def online(precision: Precision = Precision.BINARY) -> tuple[Backbone, nn.Module]:
-    return tiny_reactnet(precision, seed=5).train(), mlp(256, 12, 7).train()
+    return shallow_reactnet(precision, seed=5).train(), mlp(256, 12, 7).train()
 
 
 def images(seed: int = 0) -> Tensor:

@@ -29,7 +29,7 @@ from method_checks import (
     views,
     without_norm,
 )
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 # --- The loss. ---
 
@@ -54,7 +54,7 @@ def pair_by_pair(first: np.ndarray, second: np.ndarray, temperature: float) -> f
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 def test_loss_and_gradient_are_nt_xents(temperature: float, layers: int):
     config = SimclrConfig(temperature, 8, 4, layers)  # type: ignore[arg-type]
-    method = Simclr(tiny_reactnet(Precision.FLOAT), config).train()
+    method = Simclr(shallow_reactnet(Precision.FLOAT), config).train()
     batch = views(32, 32)
     projections = outputs_of(method.head)
     output = method(batch, 0.0)
@@ -105,7 +105,7 @@ def test_version_1_is_as_it_was():
 
 @pytest.mark.parametrize("precision", list(Precision))
 def test_both_parts_learn(precision: Precision):
-    method = Simclr(tiny_reactnet(precision), SimclrConfig(dimension=16)).train()
+    method = Simclr(shallow_reactnet(precision), SimclrConfig(dimension=16)).train()
     method(views(32, 32), 0.0).loss.backward()
     assert method.num_views == 2
     assert [(part.name, part.trained) for part in method.parts()] == [
@@ -119,7 +119,7 @@ def test_both_parts_learn(precision: Precision):
 
 @pytest.mark.parametrize(("layers", "hidden"), [(2, 1), (3, 2)])
 def test_the_heads_hidden_width_is_the_backbones_unless_set(layers: Any, hidden: int):
-    backbone = tiny_reactnet()
+    backbone = shallow_reactnet()
     widths = [
         [p.shape[0] for p in Simclr(backbone, config).head.parameters() if p.ndim == 2]
         for config in (
@@ -131,14 +131,14 @@ def test_the_heads_hidden_width_is_the_backbones_unless_set(layers: Any, hidden:
 
 
 def test_weights_are_all_of_it():
-    method = Simclr(tiny_reactnet(), SimclrConfig())
+    method = Simclr(shallow_reactnet(), SimclrConfig())
     assert set(method.weights()) == set(method.state_dict())
     assert all(name.startswith(("backbone.", "head.")) for name in method.weights())
 
 
 def test_it_goes_on_from_its_state():
     def build(seed: int) -> Simclr:
-        return Simclr(tiny_reactnet(seed=seed), SimclrConfig(dimension=16))
+        return Simclr(shallow_reactnet(seed=seed), SimclrConfig(dimension=16))
 
     goes_on_from_its_state(build, 32, 32)
 

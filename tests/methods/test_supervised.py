@@ -23,24 +23,24 @@ from method_checks import (
     train,
     views,
 )
-from networks import randomize, tiny_reactnet
+from networks import randomize, shallow_reactnet
 
 LABELS = torch.tensor([2, 0, 1, 2, 2])
 
 
 def supervised(precision: Precision = Precision.BINARY, *, seed: int = 0) -> Supervised:
-    return Supervised(tiny_reactnet(precision, seed=seed), num_classes=3).train()
+    return Supervised(shallow_reactnet(precision, seed=seed), num_classes=3).train()
 
 
 def teacher() -> Teacher:
     """Twice as wide as the student, with running statistics that are not the batch's."""
-    backbone = randomize(tiny_reactnet(Precision.FLOAT, seed=7, width=0.5))
+    backbone = randomize(shallow_reactnet(Precision.FLOAT, seed=7, width=0.5))
     return Teacher(backbone, None, nn.Linear(512, 4), {})
 
 
 def supervised_kl(precision: Precision = Precision.BINARY, *, seed: int = 0) -> SupervisedKl:
     given = teacher()
-    return SupervisedKl(tiny_reactnet(precision, seed=seed), given).train()
+    return SupervisedKl(shallow_reactnet(precision, seed=seed), given).train()
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -139,9 +139,9 @@ def test_labels_make_no_difference_to_it():
 
 
 def test_a_teacher_without_classifier_is_refused():
-    backbone = tiny_reactnet(Precision.FLOAT)
+    backbone = shallow_reactnet(Precision.FLOAT)
     with pytest.raises(UserError, match="method supervised_kl needs a teacher trained with labels"):
-        SupervisedKl(tiny_reactnet(), Teacher(backbone, None, None, {}))
+        SupervisedKl(shallow_reactnet(), Teacher(backbone, None, None, {}))
 
 
 # --- Both. ---

@@ -29,7 +29,7 @@ from method_checks import (
     views,
     without_norm,
 )
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 TINY: dict[str, Any] = {
     "small_crops": 2, "small_size": 16, "prototypes": 6, "queue": 15, "queue_from": 0.25,
@@ -40,7 +40,7 @@ CROPS = (32, 32, 16, 16)
 
 def method(precision: Precision = Precision.BINARY, *, seed: int = 0, **settings: Any) -> Swav:
     config = SwavConfig(**{**TINY, **settings})
-    return Swav(tiny_reactnet(precision, seed=seed), config).train()
+    return Swav(shallow_reactnet(precision, seed=seed), config).train()
 
 
 def plain(**settings: Any) -> Swav:

@@ -18,7 +18,7 @@ from burn.cli.main import main
 from burn.core.plugins import load_installed, load_plugin
 from burn.methods.entries import METHODS, find_method
 from burn.methods.registry import build_method
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 from plugin_texts import method_text, write
 
 
@@ -139,8 +139,8 @@ def test_what_is_no_method():
 
 def build(cls: type, **settings: Any) -> burn.Method:
     burn.register_method("mine", **settings)(cls)
-    teacher = Teacher(tiny_reactnet(), None, None, {})
-    return build_method("mine", None, tiny_reactnet(), teacher, 3)
+    teacher = Teacher(shallow_reactnet(), None, None, {})
+    return build_method("mine", None, shallow_reactnet(), teacher, 3)
 
 
 def test_a_method_that_does_not_keep_the_contract():

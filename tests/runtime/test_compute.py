@@ -19,7 +19,7 @@ from burn.evaluation.context import EvaluationContext, Model
 from burn.evaluation.entries import PROTOCOLS
 from burn.runtime import compute
 from burn.runtime.compute import default_workers, uses_bfloat16
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_an_evaluation_has_a_trainings_workers(
         load=lambda: protocol, images="labels", plugin=None, shares=False, frozen=False
     )
     monkeypatch.setitem(PROTOCOLS, "knn", entry)
-    model = Model("tiny", tiny_reactnet(), ViewConfig())
+    model = Model("tiny", shallow_reactnet(), ViewConfig())
     source = open_source("digits", "test")
     request = Request("tiny", "digits", "digits", workers=given, device="cpu")
     registry.evaluate_checkpoint(

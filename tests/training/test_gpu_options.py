@@ -28,7 +28,7 @@ from burn.training.graphs import WARM_UP, CudaRecorder, StepGraph
 from burn.training.plan import Machine, RunPlan
 from burn.training.preflight import check_gpu_options
 from method_checks import views
-from networks import tiny_reactnet
+from networks import shallow_reactnet
 
 GPU = Processes(torch.device("cuda"))
 BATCH = views(32, count=4, labels=torch.arange(4) % 3)
@@ -192,7 +192,7 @@ def failing(error: Exception) -> StepGraph:
         def record(self, run: Callable[[], None]) -> Callable[[], None]:
             raise error
 
-    graph = Graph(Supervised(tiny_reactnet(), 3), "supervised", 4, Failing())
+    graph = Graph(Supervised(shallow_reactnet(), 3), "supervised", 4, Failing())
     for _ in range(WARM_UP):
         assert graph.step(BATCH, 0.0) is not None
     return graph
