@@ -16,6 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 from burn.backbones.config import BackboneConfig
+from burn.campaigns.compare import recipe_of
 from burn.core.types import Batch
 from burn.data.open import open_source
 from burn.methods.burn.settings import BurnConfig
@@ -85,7 +86,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def baseline_recipe(method: str) -> Recipe:
     """One of the paper's baselines on the tiny student, with queues for hundreds of images."""
     digits = _old_demo()
-    recipe = find_recipe(f"{method}_small")
+    recipe = recipe_of(method, "small")[1]
     views = digits.views
     if method == "infomin":
         views = replace(views, rand_augment=2)

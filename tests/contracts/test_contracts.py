@@ -10,6 +10,7 @@ import pytest
 from burn import testing
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BNEXT, EXPERT, REACTNET
+from burn.campaigns.compare import recipe_of
 from burn.evaluation.configs import KnnConfig, LinearConfig, TransferConfig
 from burn.methods.entries import own_methods
 from burn.recipes.registry import find_recipe
@@ -17,7 +18,7 @@ from burn.recipes.registry import find_recipe
 
 @pytest.mark.parametrize("method", own_methods())
 def test_methods(method: str):
-    recipe = find_recipe(f"{method}_small")
+    _, recipe = recipe_of(method, "small")
     small: dict[str, dict[str, Any]] = {
         "byol": {"hidden": 64, "dimension": 32},
         "swav": {"hidden": 64, "dimension": 32, "prototypes": 32, "queue": 0, "small_size": 16},
