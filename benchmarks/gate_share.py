@@ -32,10 +32,10 @@ import burn_engine
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.core.types import Precision
-from burn.deploy.layers import GatedConvolution, Layer, Rounded
 from burn.deploy.layout import program_of
 from burn.deploy.pack import encode, folded
 from burn.runtime.hardware import processor, source_commit
+from burn_engine.format import GatedConvolution, Layer, Rounded, TwoMatrices
 
 CALLS = 5  # of a network in a round, of which the best counts
 
@@ -44,19 +44,16 @@ def without_gate(layer: Layer) -> Layer:
     """Return the layer without its gate, if it has one."""
     if not isinstance(layer, GatedConvolution):
         return layer
-    return replace(layer, gate="none", mix=None, gate_down=None, gate_up=None)
+    return replace(layer, gate_of="none", mix=None, gate=None)
 
 
 def with_one_unit(layer: Layer) -> Layer:
     """Return the layer with a gate that has a single hidden unit, if it has a gate."""
-    if not isinstance(layer, GatedConvolution) or layer.gate_down is None or layer.gate_up is None:
+    if not isinstance(layer, GatedConvolution) or layer.gate is None:
         return layer
-    down, up = layer.gate_down, layer.gate_up
-    return replace(
-        layer,
-        gate_down=Rounded(down.weight[:1], down.scale[:1], down.bias[:1]),
-        gate_up=Rounded(up.weight[:, :1], up.scale, up.bias),
-    )
+    down, up = layer.gate.down, layer.gate.up
+    one = Rounded(weight=down.weight[:1], scale=down.scale[:1], bias=down.bias[:1])
+    return replace(layer, gate=TwoMatrices(down=one, up=replace(up, weight=up.weight[:, :1])))
 
 
 def load(layers: Sequence[Layer], size: int, file: Path) -> burn_engine.Model:

@@ -30,7 +30,7 @@ from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
 from burn.deploy.c.export import export_c
 from burn.deploy.c.source import geometry_of
-from burn.deploy.layers import Array
+from burn.deploy.layout import Array
 from burn.deploy.pack import pack
 from burn.recipes.registry import find_recipe
 from burn_engine import pretrained

@@ -18,7 +18,7 @@ import burn_engine
 from burn.data.base import Split
 from burn.data.builtin.digits import Digits
 from burn.deploy.c.export import ExportedC, export_c
-from burn.deploy.layers import Array
+from burn.deploy.layout import Array
 
 CODE = Path(__file__).parent / "c"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")

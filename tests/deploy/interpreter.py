@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
+from burn.deploy.layout import Array
+from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Layer, Linear
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Layer]]:

@@ -33,7 +33,7 @@ from burn.deploy.c.export import (
     ExportedC,
     export_c,
 )
-from burn.deploy.layers import Array
+from burn.deploy.layout import Array
 
 EPILOGUES = ("float", "int32", "int16")
 

@@ -45,10 +45,10 @@ from burn.deploy.c.export import export_c
 from burn.deploy.c.fixed_point import to_integers
 from burn.deploy.c.fixed_point_run import run_integers
 from burn.deploy.c.source import geometry_of
-from burn.deploy.layers import Array, BinaryConvolution, Convolution
+from burn.deploy.layout import Array
 from burn.deploy.pack import pack
 from burn_engine import reference
-from burn_engine.format import read_program
+from burn_engine.format import BinaryConvolution, Convolution, read_program
 from networks import randomize, tiny_reactnet
 
 EPILOGUES = ("float", "int32", "int16")

@@ -14,8 +14,8 @@ from torch import Tensor
 from burn.backbones.reactnet import ReActNet
 from burn.core.types import Precision
 from burn.deploy.fold import fold
-from burn.deploy.layers import BinaryConvolution, Convolution, GlobalMean, Linear
 from burn.layers.sign import hard_sign
+from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linear
 from networks import randomize, tiny_reactnet
 
 # Float64 rounds at 1e-16; sums of some thousand terms of size 10 to 100 stay 1e-11 apart.

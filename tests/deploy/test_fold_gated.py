@@ -25,14 +25,13 @@ from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.costs.walk import count
 from burn.deploy.fold_gated import fold_gated, round_rows, with_rounded_gates
-from burn.deploy.layers import Array, GatedConvolution, Matrix
-from burn.deploy.layout import file_bytes, program_of, tensors_of
+from burn.deploy.layout import Array, file_bytes, program_of, tensors_of
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import encode, pack
 from burn.deploy.running import PackedForward
 from burn.layers.gate import ChannelGate
 from burn_engine import reference
-from burn_engine.format import Program, parse_program
+from burn_engine.format import GatedConvolution, Matrix, Program, parse_program
 from networks import randomize
 
 WIDTHS = {"bnext_t": 0.25, "bnext_s": 0.25, "expert_bnn": 0.125}
@@ -147,9 +146,9 @@ def test_rounded_gates_are_those_of_the_file(name: str):
         if not isinstance(once, GatedConvolution):
             continue
         assert isinstance(twice, GatedConvolution)
-        for first, second in ((once.gate_down, twice.gate_down), (once.gate_up, twice.gate_up)):
-            assert first is not None
-            assert second is not None
+        assert once.gate is not None
+        assert twice.gate is not None
+        for first, second in ((once.gate.down, twice.gate.down), (once.gate.up, twice.gate.up)):
             np.testing.assert_allclose(second.matrix().weight, first.matrix().weight, rtol=1e-6)
             np.testing.assert_allclose(second.matrix().bias, first.matrix().bias, atol=1e-9)
             compared += 1
@@ -190,17 +189,17 @@ def test_gates_that_rounding_changes_are_said_or_refused(
 def test_a_gate_that_diverged_is_refused(value: float):
     first, *others = fold_gated(network("bnext_t").double())[1:]
     assert isinstance(first, GatedConvolution)
-    assert first.gate_down is not None
-    matrix = first.gate_down.matrix()
+    assert first.gate is not None
+    matrix = first.gate.down.matrix()
     matrix.weight[0, 0] = value
-    broken = replace(first, gate_down=round_rows(matrix))
+    broken = replace(first, gate=replace(first.gate, down=round_rows(matrix)))
     with pytest.raises(UserError, match=r"gate\.down\.scale is too large for float32"):
         encode([broken, *others], "it")
 
 
 def test_rows_are_rounded_to_multiples_of_the_stored_scale():
     weight = np.array([[1.0, -0.5, 1e-9], [0, 0, 0], [1e-45, -1e-44, 0], [3e4, -3e4, 1.0]])
-    rounded = round_rows(Matrix(weight, np.zeros(4)))
+    rounded = round_rows(Matrix(weight=weight, bias=np.zeros(4)))
     assert rounded.weight.dtype == np.int16
     assert np.abs(rounded.weight).max(axis=1).tolist() == [32_767, 0, 0, 32_767]
     stored = rounded.scale.astype(np.float32).astype(np.float64)

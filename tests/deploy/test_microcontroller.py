@@ -19,7 +19,7 @@ from exported import SHAPES, STRICT, call, digits, digits_file, need, random_fil
 
 import burn_engine
 from burn.deploy.c.export import CODE_BYTES, STACK_BYTES, export_c
-from burn.deploy.layers import Array
+from burn.deploy.layout import Array
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -24,9 +24,9 @@ from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.deploy import onnx as room
-from burn.deploy.layers import BinaryConvolution
 from burn.deploy.onnx import ExportedOnnx, export_onnx
 from burn.deploy.shared import agree, cosines
+from burn_engine.format import BinaryConvolution
 from networks import randomize, tiny_reactnet
 
 FEW = (1, 1, 1, 1, 1)  # blocks of each stage
@@ -186,8 +186,15 @@ def test_the_graph_is_as_by_hand_and_as_large_as_its_weights(plain: Made):
 
 def test_an_argument_of_zero_is_plus_one(tmp_path: Path):
     """Numbers that binary fractions hold: a sum that is exactly at the threshold."""
-    layer = BinaryConvolution(
-        "x", 1, True, np.ones((1, 1, 1, 1)), np.array([0.75]), np.ones(1), np.zeros(1), np.ones(1)
+    layer: Any = BinaryConvolution(
+        name="x",
+        stride=1,
+        shortcut=True,
+        weight=np.ones((1, 1, 1, 1), np.uint8),
+        threshold=np.array([0.75], np.float32),
+        multiplier=np.ones(1, np.float32),
+        bias=np.zeros(1, np.float32),
+        slope=np.ones(1, np.float32),
     )
     convolution = torch.nn.Sequential(room._module(layer, signs=True)).eval()
     images = torch.tensor([0.75, 0.75 - 2**-20]).view(2, 1, 1, 1)

@@ -37,12 +37,11 @@ from burn.costs.walk import count
 from burn.deploy import layout
 from burn.deploy import pack as room
 from burn.deploy.fold import fold, linear_layer
-from burn.deploy.layers import BinaryConvolution
 from burn.deploy.pack import Packed, pack
 from burn.deploy.shared import agree, cosines
 from burn.layers.sign import hard_sign
 from burn_engine.facts import facts_of
-from burn_engine.format import parse_program
+from burn_engine.format import BinaryConvolution, parse_program
 from networks import randomize, tiny_reactnet
 
 

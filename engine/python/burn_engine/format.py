@@ -135,6 +135,10 @@ class Rounded:
     scale: Floats
     bias: Floats
 
+    def matrix(self) -> Matrix:
+        """Return the same as a matrix of floats."""
+        return Matrix(weight=self.scale[:, None] * self.weight, bias=self.bias)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TwoMatrices:
@@ -885,8 +889,7 @@ def _sides(
         if format > 3:
             matrix = _matrix(part, widths, before, expected, tensors)
         else:
-            one = _rounded(part, widths, before, expected, tensors)
-            matrix = Matrix(weight=one.scale[:, None] * one.weight, bias=one.bias)
+            matrix = _rounded(part, widths, before, expected, tensors).matrix()
         slope = tensors.floats(f"{part}.slope", len(matrix.bias))
         sides.append(Side(weight=matrix.weight, bias=matrix.bias, slope=slope))
     return tuple(sides)

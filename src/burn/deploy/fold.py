@@ -28,16 +28,18 @@ from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
 from burn.core.types import Precision
-from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
+from burn.deploy.layout import Array
 from burn.layers.half import Half
 from burn.layers.sign import hard_sign, weight_scale
+from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Layer, Linear
 
 
 def fold(backbone: Backbone) -> tuple[Layer, ...]:
     """Return the layers of `backbone`, a chain in eval mode, in the order in which they run.
 
-    The constants are float64 and not rounded; weights of binary convolutions have the network's
-    dtype.
+    The constants are float64 and not rounded; weights of binary convolutions, (out, k, k, in), have
+    the network's dtype. At precision BINARY they are ±1. At the others they are the latent weights,
+    and at FLOAT they apply to map - threshold instead of its signs.
     """
     chain = backbone.chain()
     assert chain is not None
@@ -61,16 +63,17 @@ def pool(after: Array, norm: nn.BatchNorm1d | None) -> GlobalMean:
         norm: BN without weight and bias.
     """
     if norm is None:
-        return GlobalMean("pool", after)
+        return GlobalMean(name="pool", bias=after)
     assert norm.running_mean is not None
     assert norm.running_var is not None
     scale = 1 / np.sqrt(float64(norm.running_var) + norm.eps)
-    return GlobalMean("pool", (after - float64(norm.running_mean)) * scale, scale)
+    bias = (after - float64(norm.running_mean)) * scale
+    return GlobalMean(name="pool", bias=bias, scale=scale)
 
 
 def linear_layer(name: str, weight: Tensor, bias: Tensor, *, relu: bool) -> Linear:
     """Return a Linear with float64 constants, from weight (out, in) and bias (out,)."""
-    return Linear(name, relu, float64(weight), float64(bias))
+    return Linear(name=name, relu=relu, weight=float64(weight), bias=float64(bias))
 
 
 def stem(backbone: Backbone, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> Convolution:
@@ -80,7 +83,8 @@ def stem(backbone: Backbone, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> Co
     mean, std = (float64(constant).reshape(3) for constant in (backbone.mean, backbone.std))
     weight = float64(convolution.weight).transpose(0, 2, 3, 1) / std * gain[:, None, None, None]
     bias = offset - (weight * mean).sum(axis=(1, 2, 3))
-    return Convolution("stem", convolution.stride[0], weight, bias, mean)
+    stride = convolution.stride[0]
+    return Convolution(name="stem", stride=stride, weight=weight, bias=bias, padding=mean)
 
 
 def _binary(name: str, half: Half, after: Array) -> BinaryConvolution:

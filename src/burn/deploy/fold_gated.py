@@ -33,17 +33,18 @@ from burn.backbones.bnext import BNext, MixedLayer
 from burn.backbones.expert import ExpertLayer, ExpertNet
 from burn.core.types import Precision
 from burn.deploy.fold import affine, float64, pool, stem
-from burn.deploy.layers import (
-    Array,
+from burn.deploy.layout import Array
+from burn.layers.sign import hard_sign
+from burn_engine.format import (
     BranchedConvolution,
     GatedConvolution,
+    Kernel,
     Layer,
     Matrix,
     Rounded,
     Side,
+    TwoMatrices,
 )
-from burn.layers.gate import ChannelGate
-from burn.layers.sign import hard_sign
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -87,16 +88,16 @@ def with_rounded_gates(backbone: Backbone) -> Backbone:
     rounded = copy.deepcopy(backbone)
     for layer in rounded.modules():
         if isinstance(layer, MixedLayer):
-            down = round_rows(_linear(layer.gate, "squeeze")).matrix()
+            down = round_rows(_matrix(layer.gate.squeeze)).matrix()
         elif isinstance(layer, ExpertLayer):
             gain, offset = affine(layer.norm)
-            behind = round_rows(_behind(_linear(layer.gate, "squeeze"), gain, offset)).matrix()
+            behind = round_rows(_behind(_matrix(layer.gate.squeeze), gain, offset)).matrix()
             weight = behind.weight / np.where(gain == 0, 1, gain)
-            down = Matrix(weight, behind.bias - weight @ offset)
+            down = Matrix(weight=weight, bias=behind.bias - weight @ offset)
         else:
             continue
         _set_linear(layer.gate.squeeze, down)
-        _set_linear(layer.gate.excite, round_rows(_linear(layer.gate, "excite")).matrix())
+        _set_linear(layer.gate.excite, round_rows(_matrix(layer.gate.excite)).matrix())
     return rounded
 
 
@@ -156,7 +157,7 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
         repeat=len(parts),
         groups=len(parts),
         experts=1,
-        gate="mixed",
+        gate_of="mixed",
         product=multiplies,
         shortcut=True,
         weight=weight,
@@ -167,10 +168,14 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
         scale=joined([gain for gain, _ in second]),
         shift=joined([offset for _, offset in second]),
         slope=np.ones(len(parts) * channels) if slope is None else slope,
+        choice=None,
+        gate=TwoMatrices(
+            down=round_rows(_blocks([_matrix(part.gate.squeeze) for part in parts])),
+            up=round_rows(_blocks([_matrix(part.gate.excite) for part in parts])),
+        ),
         mix=joined([np.clip(float64(part.mix.share), 0, 1) for part in parts]),
-        gate_down=round_rows(_blocks([_linear(part.gate, "squeeze") for part in parts])),
-        gate_up=round_rows(_blocks([_linear(part.gate, "excite") for part in parts])),
         shortcut_slope=slopes,
+        side=(),
     )
 
 
@@ -201,10 +206,11 @@ def _branches(backbone: ExpertNet) -> BranchedConvolution:
         stride=image.stride,
         second_stride=second.stride[0],
         padding=image.padding,
-        first=Matrix(image.weight, image.bias),
-        narrow=Matrix(narrow[0][:, 0, 0], narrow[1]),
-        widen=Matrix(*widen),
-        last=Matrix(last[0][:, 0, 0], last[1]),
+        first=Kernel(weight=image.weight, bias=image.bias),
+        narrow=Matrix(weight=narrow[0][:, 0, 0], bias=narrow[1]),
+        widen=Kernel(weight=widen[0], bias=widen[1]),
+        last=Matrix(weight=last[0][:, 0, 0], bias=last[1]),
+        bias=last[1],
     )
 
 
@@ -222,12 +228,9 @@ def _expert(name: str, layer: ExpertLayer, shortcut: nn.Module | None) -> GatedC
         weight[np.ix_(rows, [True] * weight.shape[1], [True] * weight.shape[2], negated)] *= -1
     # One size for all experts, see `ExpertConv2d`.
     sizes = _mean_sizes(convolution.weight).mean(axis=0) * float64(convolution.scale)
-    down = _linear(layer.gate, "squeeze")
-    up = _linear(layer.gate, "excite")
     choice = None
     if experts > 1:
-        choice = Matrix(float64(convolution.choice.weight), float64(convolution.choice.bias))
-        choice = _behind(choice, gain, offset)
+        choice = _behind(_matrix(convolution.choice), gain, offset)
     ones, zeros = np.ones(out), np.zeros(out)
     sides = () if shortcut is None else _sides(shortcut)
     return GatedConvolution(
@@ -236,7 +239,7 @@ def _expert(name: str, layer: ExpertLayer, shortcut: nn.Module | None) -> GatedC
         repeat=1,
         groups=convolution.groups,
         experts=experts,
-        gate="input",
+        gate_of="input",
         product=False,
         shortcut=True,
         weight=weight,
@@ -248,10 +251,13 @@ def _expert(name: str, layer: ExpertLayer, shortcut: nn.Module | None) -> GatedC
         shift=zeros,
         slope=ones,
         choice=choice,
-        gate_down=round_rows(_behind(down, gain, offset)),
-        gate_up=round_rows(up),
+        gate=TwoMatrices(
+            down=round_rows(_behind(_matrix(layer.gate.squeeze), gain, offset)),
+            up=round_rows(_matrix(layer.gate.excite)),
+        ),
+        mix=None,
         shortcut_slope=None if sides else ones,
-        sides=sides,
+        side=sides,
     )
 
 
@@ -267,7 +273,7 @@ def _threshold(gain: Array, offset: Array) -> tuple[Array, Array]:
 
 def _behind(matrix: Matrix, gain: Array, offset: Array) -> Matrix:
     """Return the matrix that gives for x what `matrix` gives for gain · x + offset."""
-    return Matrix(matrix.weight * gain, matrix.bias + matrix.weight @ offset)
+    return Matrix(weight=matrix.weight * gain, bias=matrix.bias + matrix.weight @ offset)
 
 
 def _sides(shortcut: nn.Module) -> tuple[Side, ...]:
@@ -278,7 +284,7 @@ def _sides(shortcut: nn.Module) -> tuple[Side, ...]:
         gain, offset = affine(norm)  # type: ignore[arg-type]
         weight = float64(convolution.weight)[:, :, 0, 0] * gain[:, None]  # type: ignore[arg-type]
         slope = float64(activation.weight)  # type: ignore[arg-type]
-        sides.append(Side(weight, offset, slope))
+        sides.append(Side(weight=weight, bias=offset, slope=slope))
     return tuple(sides)
 
 
@@ -295,13 +301,13 @@ def round_rows(matrix: Matrix) -> Rounded:
         scale = scale.astype(np.float32).astype(np.float64)
         rounded = np.rint(matrix.weight / scale[:, None])
     rounded = np.clip(np.nan_to_num(rounded), -32_767, 32_767)
-    return Rounded(rounded.astype(np.int16), scale, matrix.bias)
+    return Rounded(weight=rounded.astype(np.int16), scale=scale, bias=matrix.bias)
 
 
-def _linear(gate: ChannelGate, part: str) -> Matrix:
-    linear: nn.Linear = getattr(gate, part)
+def _matrix(linear: nn.Linear) -> Matrix:
     weight = float64(linear.weight)
-    return Matrix(weight, np.zeros(len(weight)) if linear.bias is None else float64(linear.bias))
+    bias = np.zeros(len(weight)) if linear.bias is None else float64(linear.bias)
+    return Matrix(weight=weight, bias=bias)
 
 
 def _blocks(matrices: Sequence[Matrix]) -> Matrix:
@@ -313,7 +319,7 @@ def _blocks(matrices: Sequence[Matrix]) -> Matrix:
         height, width = one.weight.shape
         weight[row : row + height, column : column + width] = one.weight
         row, column = row + height, column + width
-    return Matrix(weight, np.concatenate([one.bias for one in matrices]))
+    return Matrix(weight=weight, bias=np.concatenate([one.bias for one in matrices]))
 
 
 def _signs(weight: Tensor) -> Array:

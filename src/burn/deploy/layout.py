@@ -1,18 +1,22 @@
-"""Contents of a packed file (docs/project/pack-format.md): program, tensors, and size."""
+"""Contents of a packed file (docs/project/pack-format.md): program, tensors, and size.
+
+Layers are those of `burn_engine.format`. Until `pack.encode` makes a file's tensors of them, their
+constants are float64 and not rounded, and the weight of a binary layer is a number, not a bit: the
+last axis is as long as the inputs are many.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import REACTNETS, ReActNetPlan, reactnet_plan
-from burn.deploy.layers import (
-    Array,
+from burn_engine.format import (
     BinaryConvolution,
     BranchedConvolution,
     Convolution,
@@ -21,6 +25,8 @@ from burn.deploy.layers import (
     Layer,
     Linear,
 )
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 FORMAT = 1
 FORMAT_OF_GATES = 2  # of a program with kinds that format 1 does not have
@@ -52,17 +58,14 @@ class Tensor:
         return int(np.prod(self.shape)) * ITEM_BYTES[self.dtype]
 
 
-_NAMES = {"gate_down": "gate.down", "gate_up": "gate.up", "sides": "side"}  # of fields in the file
-
-
 def _settings(layer: Layer) -> dict[str, Any]:
     """Return a layer's kind and settings as the program has them."""
     found: dict[str, Any] = {"kind": layer.kind}
     for field, value in vars(layer).items():
         if field != "name" and isinstance(value, int | str):
-            found[field] = value
-        elif isinstance(value, tuple):
-            found[_NAMES[field]] = len(value)
+            found["gate" if field == "gate_of" else field] = value
+    if isinstance(layer, GatedConvolution):
+        found["side"] = len(layer.side)
     if isinstance(layer, GlobalMean) and layer.scale is not None:
         found["scaled"] = True
     return found
@@ -70,29 +73,16 @@ def _settings(layer: Layer) -> dict[str, Any]:
 
 def stored(layer: Layer) -> Iterator[tuple[str, Tensor, Array]]:
     """Yield each tensor of a layer: its name in the file, its description, and its values here."""
-    for name, values in _arrays(layer, f"{layer.name}."):
+    # The bias last: where a batch normalization has diverged, an error names its factor.
+    for part, values in sorted(layer.tensors().items(), key=lambda item: item[0] == "bias"):
+        name = f"{layer.name}.{part}"
         if values.dtype == np.int16:
             yield name, Tensor("I16", values.shape), values
-        elif name == f"{layer.name}.weight" and isinstance(layer, _BINARY):
+        elif part == "weight" and isinstance(layer, BinaryConvolution | GatedConvolution):
             *outer, channels = values.shape
             yield name, Tensor("U8", (*outer, -(-channels // 8))), values
         else:
             yield name, Tensor("F32", values.shape), values
-
-
-_BINARY = BinaryConvolution | GatedConvolution
-
-
-def _arrays(part: Any, prefix: str) -> Iterator[tuple[str, Array]]:
-    for field, value in vars(part).items():
-        name = f"{prefix}{_NAMES.get(field, field)}"
-        if isinstance(value, np.ndarray):
-            yield name, value
-        elif isinstance(value, tuple):
-            for index, one in enumerate(value):
-                yield from _arrays(one, f"{name}.{index}.")
-        elif is_dataclass(value):
-            yield from _arrays(value, f"{name}.")
 
 
 def tensors_of(layers: Sequence[Layer]) -> dict[str, Tensor]:
@@ -121,7 +111,7 @@ def program_of(
         format = FORMAT_OF_GATES
     if any(isinstance(one, GlobalMean) and one.scale is not None for one in layers):
         format = FORMAT_OF_SCALES
-    if any(isinstance(one, GatedConvolution) and one.sides for one in layers):
+    if any(isinstance(one, GatedConvolution) and one.side for one in layers):
         format = FORMAT_OF_SIDES
     program: dict[str, Any] = {"format": format, "features": features}
     if classes:
@@ -197,8 +187,8 @@ def layers_bytes(layers: Sequence[Layer], num_features: int, num_classes: int = 
     if num_classes and not 0 < names_length(classes) <= MOST_NAMES:
         return None
     if num_classes:
-        head = Linear("head", False, _zeros(num_classes, num_features), _zeros(num_classes))
-        layers = [*layers, head]
+        weight, bias = _zeros(num_classes, num_features), _zeros(num_classes)
+        layers = [*layers, Linear(name="head", relu=False, weight=weight, bias=bias)]
     program = program_of(layers, features, classes, (256, 224), {})
     return file_bytes(program, tensors_of(layers))
 
@@ -207,27 +197,33 @@ def _layers(plan: ReActNetPlan) -> list[Layer]:
     """Return the layers that `fold` would make, with zeros for their constants."""
     stem, features = plan.stem_channels, plan.num_features
     layers: list[Layer] = [
-        Convolution("stem", plan.stem_stride, _zeros(stem, 3, 3, 3), _zeros(stem), _zeros(3))
+        Convolution(
+            name="stem",
+            stride=plan.stem_stride,
+            weight=_zeros(stem, 3, 3, 3),
+            bias=_zeros(stem),
+            padding=_zeros(3),
+        )
     ]
     for part in plan.convolutions:
         out = part.out_channels
-        weight = _zeros(out, part.kernel, part.kernel, part.in_channels)
         layers.append(
             BinaryConvolution(
-                part.name,
-                part.stride,
-                True,
-                weight,
-                _zeros(part.in_channels),
+                name=part.name,
+                stride=part.stride,
+                shortcut=True,
+                weight=_zeros(out, part.kernel, part.kernel, part.in_channels),
+                threshold=_zeros(part.in_channels),
                 multiplier=_zeros(out),
                 bias=_zeros(out),
                 slope=_zeros(out),
             )
         )
     scale = _zeros(features) if plan.feature_norm else None
-    layers.append(GlobalMean("pool", _zeros(features), scale))
+    layers.append(GlobalMean(name="pool", bias=_zeros(features), scale=scale))
     if plan.feature_layer:
-        layers.append(Linear("feature_layer", True, _zeros(features, features), _zeros(features)))
+        weight, bias = _zeros(features, features), _zeros(features)
+        layers.append(Linear(name="feature_layer", relu=True, weight=weight, bias=bias))
     return layers
 
 

@@ -30,16 +30,7 @@ from burn.deploy.fold_gated import (
     is_gated,
     precision_of,
 )
-from burn.deploy.layers import (
-    Array,
-    BinaryConvolution,
-    BranchedConvolution,
-    Convolution,
-    GatedConvolution,
-    GlobalMean,
-    Layer,
-    Linear,
-)
+from burn.deploy.layout import Array
 from burn.deploy.named import check_onnx_export
 from burn.deploy.onnx_gated import Branched, Gated, constant, map_constant
 from burn.deploy.shared import (
@@ -50,6 +41,15 @@ from burn.deploy.shared import (
     sample_images,
     survives_rounding,
     views_of,
+)
+from burn_engine.format import (
+    BinaryConvolution,
+    BranchedConvolution,
+    Convolution,
+    GatedConvolution,
+    GlobalMean,
+    Layer,
+    Linear,
 )
 
 _MANY_PIXELS = 512**2  # in one image; of larger images fewer are compared
@@ -178,6 +178,7 @@ def _module(layer: Layer, signs: bool) -> nn.Module:
         return Gated(layer)
     if isinstance(layer, BranchedConvolution):
         return Branched(layer)
+    assert isinstance(layer, Linear)
     return _Linear(layer)
 
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.deploy.layers import Array, BranchedConvolution, GatedConvolution, Matrix, Rounded
+from burn.deploy.layout import Array
+from burn_engine.format import BranchedConvolution, GatedConvolution, Matrix
 
 
 def constant(values: Array) -> nn.Parameter:
@@ -35,7 +36,7 @@ class Gated(nn.Module):
         weight = layer.weight.transpose(0, 3, 1, 2) * layer.multiplier[:, None, None, None]
         self.weights = nn.ParameterList(map(constant, np.split(weight, layer.experts)))
         self.stride, self.padding, self.groups = layer.stride, weight.shape[-1] // 2, layer.groups
-        self.repeat, self.gate_of, self.product = layer.repeat, layer.gate, layer.product
+        self.repeat, self.gate_of, self.product = layer.repeat, layer.gate_of, layer.product
         self.threshold = map_constant(layer.threshold)
         self.bias, self.inner_slope = constant(layer.bias), constant(layer.inner_slope)
         self.scale, self.shift = map_constant(layer.scale), map_constant(layer.shift)
@@ -44,12 +45,12 @@ class Gated(nn.Module):
         self.shortcut_slope = None
         if layer.shortcut_slope is not None:
             self.shortcut_slope = constant(layer.shortcut_slope)
-        self.choice, self.down, self.up = map(
-            _linear, (layer.choice, _matrix(layer.gate_down), _matrix(layer.gate_up))
-        )
+        self.choice = None if layer.choice is None else _linear(layer.choice)
+        self.down = None if layer.gate is None else _linear(layer.gate.down.matrix())
+        self.up = None if layer.gate is None else _linear(layer.gate.up.matrix())
         self.has_shortcut = layer.shortcut
         self.sides = nn.ModuleList()
-        for side in layer.sides:
+        for side in layer.side:
             self.sides.append(_Dense(side, side.slope))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -136,13 +137,7 @@ class _Dense(nn.Module):
         return F.prelu(F.conv2d(x, self.weight, self.bias), self.slope)
 
 
-def _matrix(rounded: Rounded | None) -> Matrix | None:
-    return None if rounded is None else rounded.matrix()
-
-
-def _linear(matrix: Matrix | None) -> nn.Linear | None:
-    if matrix is None:
-        return None
+def _linear(matrix: Matrix) -> nn.Linear:
     linear = nn.Linear(matrix.weight.shape[1], len(matrix.weight))
     linear.weight, linear.bias = constant(matrix.weight), constant(matrix.bias)
     return linear

@@ -30,10 +30,10 @@ from burn.deploy.fold_gated import (
     is_gated,
     precision_of,
 )
-from burn.deploy.layers import Array, Layer
 from burn.deploy.layout import (
     MOST_CHANNELS,
     MOST_NAMES,
+    Array,
     names_length,
     program_of,
     stored,
@@ -49,6 +49,7 @@ from burn.deploy.shared import (
     views_of,
 )
 from burn.layers.chain import Chain
+from burn_engine.format import Layer
 
 _CLOSE_SCORES = 0.01  # share of the range of an image's scores
 _LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size

@@ -15,10 +15,10 @@ from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.deploy.fold import float64
 from burn.deploy.fold_gated import features_rounded_and_own
-from burn.deploy.layers import GlobalMean, Layer
 from burn.deploy.layout import program_of
 from burn.deploy.pack import encode, folded, unpackable
 from burn.deploy.shared import LEAST_COSINE, agree, cosines, sample_images, survives_rounding
+from burn_engine.format import GlobalMean, Layer
 
 if TYPE_CHECKING:
     from burn_engine.model import Model

@@ -13,7 +13,7 @@ from burn.core.settings import from_plain
 from burn.core.types import Checkpoint
 from burn.data.builtin.digits import Digits
 from burn.data.view_config import ViewConfig
-from burn.deploy.layers import Array
+from burn.deploy.layout import Array
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
