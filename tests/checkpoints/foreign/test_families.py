@@ -13,7 +13,7 @@ from torch import Tensor
 from burn.backbones.registry import describe_backbone
 from burn.checkpoints.foreign import families
 from burn.checkpoints.foreign.entries import sort_entries
-from burn.checkpoints.foreign.exchange import import_checkpoint
+from burn.checkpoints.foreign.exchange import _read, import_checkpoint
 from burn.checkpoints.native import load_checkpoint
 from burn.cli.main import main
 from burn.core.errors import UserError
@@ -104,7 +104,7 @@ def test_expert(tmp_path: Path):
 def test_the_sizes_of_bnext_tell_them_apart(blocks: int, stem: int, name: str, width: float):
     content = {f"feature.{i + 1}.scale": torch.zeros(1) for i in range(blocks)}
     content["feature.0.conv1.weight"] = torch.zeros(stem, 3, 3, 3)
-    config = families._bnext_config(sort_entries(content, families._PARTS["bnext"]))
+    config = families._bnext_config(sort_entries(content, families.PARTS["bnext"]))
     assert (config.name, config.width) == (name, width)
 
 
@@ -199,7 +199,7 @@ def refused(format: str, content: Any, words: str, folder: Path, **options: Any)
 def unread(format: str, content: Any, words: str) -> None:
     """What a file would hold is refused; `refused` shows what becomes of it."""
     with pytest.raises(UserError, match=words) as caught:
-        families.read_family(content, format)
+        _read(content, format)
     assert "\n" not in str(caught.value)
 
 

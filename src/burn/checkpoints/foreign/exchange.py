@@ -1,17 +1,16 @@
 """Import of published checkpoints of binary networks, and export to ReActNet's format.
 
-BNext and the expert network are read by `families.py`. All others are ReActNet-A under other names.
-Where a block doubles the width, they have two 1×1
-convolutions with a BN each and concatenate the outputs; burn has one convolution with the channels
-of both. The functions differ only where the argument of a sign is exactly 0: the published networks
-have 0 there, burn +1.
+BNext and the expert network convolve with sign(W), burn with sign(W) · mean|W|. The weights of each
+output channel are therefore divided by their mean|W|, which changes no sign. The functions of all
+published networks differ from burn's only where the argument of a sign is exactly 0: they have 0
+there, burn +1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,19 @@ from torch import Tensor
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import REACTNET
-from burn.backbones.plan import REACTNETS, STEM_CHANNELS
+from burn.backbones.plan import REACTNETS
 from burn.backbones.reactnet import ReActNet
-from burn.backbones.registry import build_backbone
-from burn.checkpoints.foreign.entries import Shapes, check_entries, misfit, sort_entries
-from burn.checkpoints.foreign.families import FAMILIES, Family, read_family
+from burn.backbones.registry import describe_backbone
+from burn.checkpoints.foreign.entries import Shapes, check_entries, sort_entries
+from burn.checkpoints.foreign.families import (
+    NORM,
+    PARTS,
+    bnext_notes,
+    config_of,
+    layout_of,
+    reactnet_config,
+    reactnet_pieces,
+)
 from burn.checkpoints.foreign.named import FORMATS, check_export, check_import
 from burn.checkpoints.foreign.weights import backbone_from, read_weights
 from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
@@ -37,35 +44,8 @@ from burn.data.view_config import ViewConfig
 
 _PRECISIONS = {1: Precision.BINARY_ACTIVATIONS, 2: Precision.BINARY}  # by stage
 
-# Prefixes of names in a file (without the words `state_dict` and `module`), and what replaces them
-# here; None drops the entry. The first prefix that fits counts. One without a dot at its end is a
-# whole name.
-_NECK = {"fc0.": "0.", "bn0.": "1.", "fc1.": "3.", "bn1.": "4.", "": ""}  # NonLinearNeckSimCLR
-_PARTS: dict[str, dict[str, str | None]] = {
-    "reactnet": {"feature.": "feature.", "fc.": "classifier."},
-    "burn-release": {
-        **{w + p: p for w in ("", "backbone.", "online_net.0.") for p in ("feature.", "fc.")},
-        **{
-            part + theirs: head + ours
-            for part, head in (
-                ("classifier.", "classifier."),
-                ("online_net.1.", "classifier."),
-                ("teacher_classifier.", "teacher_classifier."),
-                ("diff_branch_net.1.", "teacher_classifier."),
-            )
-            for theirs, ours in _NECK.items()
-        },
-        "head.fc_cls.": "classifier.",  # in files of linear evaluation
-        "diff_branch_net.0.": None,  # the float teacher
-    },
-    "s2bnn": {
-        "encoder_q.feature.": "feature.",
-        "encoder_q.fc.": "head.",
-        "feature.": "feature.",  # in files of linear evaluation
-        "fc.": "classifier.",
-        **dict.fromkeys(("encoder_k.", "queue", "queue_ptr"), None),
-    },
-}
+_SIGNED = ("convolution.weight", "spatial.weight", "pointwise.weight")  # of binary layers
+
 # Layers of the parts beside the backbone, with True for BN. The names in a file tell which of the
 # alternatives it has.
 _LINEAR = {"": False}
@@ -82,28 +62,9 @@ _HEADS = {
         "head.": (_PROJECTION, _LINEAR),
         "classifier.": (_LINEAR,),
     },
+    "bnext": {"classifier.": (_LINEAR,)},
+    "expert": {"classifier.": (_LINEAR,)},
 }
-
-_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-_NAMES = {  # ours -> theirs
-    "stem": "conv1",
-    "stem_norm": "bn1",
-    "feature_layer.0": "fc.0",
-    "spatial.sign.shift": "move11.bias",
-    "spatial": "binary_3x3",
-    "spatial_norm": "bn1",
-    "spatial_activation.before": "move12.bias",
-    "spatial_activation.slope": "prelu1.weight",
-    "spatial_activation.after": "move13.bias",
-    "pointwise.sign.shift": "move21.bias",
-    "pointwise": "binary_pw",
-    "pointwise_norm": "bn2",
-    "pointwise_activation.before": "move22.bias",
-    "pointwise_activation.slope": "prelu2.weight",
-    "pointwise_activation.after": "move23.bias",
-}
-_HALVES = {"binary_pw": ("binary_pw_down1", "binary_pw_down2"), "bn2": ("bn2_1", "bn2_2")}
-_STEM = "feature.0.conv1.weight"
 
 
 @dataclass(frozen=True)
@@ -175,7 +136,7 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
     try:
-        read = _read_any(content, format)
+        read = _read(content, format)
     except UserError as error:
         fitting = [other for other in FORMATS if _fits(content, other)]
         if not fitting:
@@ -184,16 +145,18 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
             f"{file} is of format {' or '.join(fitting)}, not {format}: give --format {fitting[0]}"
         ) from error
     try:
-        if isinstance(read, Family):
-            weights, imported = _of_family(read, stage)
-        else:
-            weights, imported = _translate(read, _stage(read, stage))
+        stage = _stage(read, stage)
     except UserError as error:
         raise UserError(f"{file} cannot be imported as {format}: {error}") from error
+    notes, precision = read.notes, _PRECISIONS[stage]
+    if stage == 2 and read.zeros:
+        notes += (
+            f"{read.zeros} binary weights are exactly 0, whose sign is 0 there and +1 in burn",
+        )
     meta = {
-        "stage": imported.stage,
+        "stage": stage,
         "num_stages": len(_PRECISIONS),
-        "precision": imported.precision.value,
+        "precision": precision.value,
         "steps": 0,
         "seed": None,
         "backbone": asdict(read.config),
@@ -201,8 +164,18 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
         "recipe": {"name": f"imported {format}"},
         "source": {"format": format, "file": file.name, "sha256": sha256_of(file)},
     }
-    save_checkpoint(out, weights, meta, new=True)
-    return imported
+    save_checkpoint(out, read.weights, meta, new=True)
+    return Imported(
+        format=format,
+        backbone=read.config.name,
+        stage=stage,
+        precision=precision,
+        width=read.config.width,
+        parameters=read.parameters,
+        heads=read.heads,
+        dropped=read.dropped,
+        notes=notes,
+    )
 
 
 def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
@@ -227,7 +200,7 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
     precision = Precision(held.meta["precision"])
     config, ours = backbone.config, backbone.state_dict()
     theirs: dict[str, Tensor] = {}
-    for name, shapes in _published(ours, flat=precision == Precision.BINARY).items():
+    for name, shapes in reactnet_pieces(ours, flat=precision == Precision.BINARY).items():
         whole = ours[name].flatten().repeat(1 if ours[name].ndim else len(shapes))
         for (their, shape), piece in zip(shapes.items(), whole.chunk(len(shapes)), strict=True):
             theirs[their] = piece.reshape(shape).clone()
@@ -269,56 +242,11 @@ def _unpublished(backbone: Backbone) -> str | None:
     depths, theirs = config.depths or REACTNETS[config.name].depths, REACTNETS[REACTNET].depths
     if depths != theirs:
         return f"its stages have {list(depths)} blocks, and not reactnet_a's {list(theirs)}"
-    published = _described(_config_of(backbone.stem.weight)).state_dict()
+    config = reactnet_config(backbone.stem.weight)
+    published = describe_backbone(config, Precision.BINARY).state_dict()
     if any(published[name].shape != t.shape for name, t in backbone.state_dict().items()):
-        return f"width {config.width} is too small for the stem's channels to double"
+        return f"width {backbone.config.width} is too small for the stem's channels to double"
     return None
-
-
-def _config_of(stem: Tensor) -> BackboneConfig:
-    return BackboneConfig(width=stem.shape[0] / STEM_CHANNELS)
-
-
-def _described(config: BackboneConfig) -> Backbone:
-    """Build a network without memory, so that a false claim of a file costs nothing."""
-    with torch.device("meta"):
-        return build_backbone(config, Precision.BINARY)
-
-
-def _published(ours: Mapping[str, Tensor], *, flat: bool) -> dict[str, Shapes]:
-    """Map each of burn's entries to the published one with its shape, or to its two halves."""
-    published: dict[str, Shapes] = {}
-    for name, tensor in ours.items():
-        block, rest, prefix = "", name, "feature.0."
-        if name.startswith("blocks."):
-            _, block, rest = name.split(".", 2)
-            prefix = f"feature.{int(block) + 1}."
-        module, _, leaf = _NAMES.get(rest, rest).rpartition(".")
-        module = _NAMES.get(module, module)
-        prefix = "" if module == "fc.0" else prefix
-        modules: tuple[str, ...] = (module,)
-        if module in _HALVES:
-            out_channels, in_channels = ours[f"blocks.{block}.pointwise.weight"].shape[:2]
-            modules = _HALVES[module] if out_channels > in_channels else modules
-        shape = (len(tensor) // len(modules), *tensor.shape[1:]) if tensor.ndim else ()
-        if module.startswith("move"):
-            shape = (1, *shape, 1, 1)
-        elif flat and module.startswith("binary"):
-            leaf, shape = "weights", (math.prod(shape), 1)
-        published[name] = {f"{prefix}{m}.{leaf}": shape for m in modules}
-    return published
-
-
-def _both_kinds(*, flat: bool) -> Iterator[str]:
-    """Yield the names of all 1×1 convolutions and their BN in S2-BNN's files, used or not.
-
-    Each of its blocks has one 1×1 convolution of full width and two halves.
-    """
-    leaves = {"binary_pw": ["weights" if flat else "weight"], "bn2": _NORM}
-    for block in range(1, 14):
-        for module, halves in _HALVES.items():
-            for kind in (module, *halves):
-                yield from (f"feature.{block}.{kind}.{leaf}" for leaf in leaves[module])
 
 
 def _head_shapes(
@@ -339,7 +267,7 @@ def _head_shapes(
     width = features
     for layer, norm in layers.items():
         if norm:
-            shapes |= {f"{layer}{n}": () if n == _NORM[-1] else (width or 0,) for n in _NORM}
+            shapes |= {f"{layer}{n}": () if n == NORM[-1] else (width or 0,) for n in NORM}
         else:
             weight = held.get(f"{layer}weight")
             out, given = (0, 0) if weight is None or weight.ndim != 2 else weight.shape
@@ -358,105 +286,106 @@ def _layers(
 
 
 @dataclass(frozen=True)
-class _Read:
-    """Published network by the names of this module, every entry of which was checked.
+class _Published:
+    """Published network, every entry of which was checked.
 
     Attributes:
-        found: Tensors by name.
-        published: For each of burn's entries, its pieces in `found`.
-        ours: burn's entries, without memory.
-        flat: Whether binary weights are flat.
+        format: Format of the file.
+        config: Settings of the backbone.
+        weights: The weights by burn's names, as in a checkpoint.
+        kind: What its weights in binary layers are in the file: flat, 4-D or, in those formats that
+            hold networks of stage 2 alone, binary.
+        zeros: Number of these weights that are exactly 0.
+        parameters: Number of parameters of the backbone.
+        heads: Parts beside the backbone, with their numbers of parameters.
+        dropped: Parts that are dropped, with their numbers of entries.
+        notes: Remarks for the user.
     """
 
     format: str
     config: BackboneConfig
-    found: Mapping[str, Tensor]
-    published: Mapping[str, Shapes]
-    ours: Mapping[str, Tensor]
-    flat: bool
+    weights: dict[str, Tensor]
+    kind: str
+    zeros: int
+    parameters: int
     heads: Mapping[str, int]
     dropped: Mapping[str, int]
     notes: tuple[str, ...]
-    parameters: int
 
 
-def _read(content: Mapping[Any, Any], format: str) -> _Read:
-    """Read a published network. Raises UserError for content that is anything more or less."""
-    entries = sort_entries(content, _PARTS[format])
-    found, dropped = entries.found, entries.dropped
-    stem = found.get(_STEM)
-    if stem is None or stem.ndim != 4:
-        raise misfit({"lacks": [_STEM], "has unknown": entries.unknown})
-    flat = any(name.endswith(".weights") for name in found)
-    config = _config_of(stem)
-    if format == "burn-release":
-        config = replace(
-            config,
-            feature_layer="fc.0.weight" in found,  # the option use_mlp
-            activation_gradient="clip",
-            weight_gradient="identity",
-        )
-    backbone = _described(config)
+def _read(content: Mapping[Any, Any], format: str) -> _Published:
+    """Read a published network.
+
+    Raises UserError for content that is anything more or less, and for a BNext whose weights are
+    not binary yet.
+    """
+    entries = sort_entries(content, PARTS[format])
+    config = config_of(entries, format)
+    backbone = describe_backbone(config, Precision.BINARY)
     ours = backbone.state_dict()
-    published = _published(ours, flat=flat)
-    shapes = {name: shape for pieces in published.values() for name, shape in pieces.items()}
-    if format == "s2bnn":
-        # Each of its blocks holds both kinds of 1×1 convolutions and uses one.
-        unused = {name for name in _both_kinds(flat=flat) if name not in shapes}
-        if lacking := sorted(unused - found.keys()):
-            raise misfit({"lacks": [entries.theirs(name) for name in lacking]})
-        dropped["1×1 convolutions and BN that are not used"] = len(unused)
-        found = {name: tensor for name, tensor in found.items() if name not in unused}
+    layout = layout_of(entries, format, ours)
+    found = entries.found
+    shapes: Shapes = {}
+    for some in (*layout.pieces.values(), *layout.unused.values()):
+        shapes |= some
     heads: dict[str, int] = {}
+    of_heads: Shapes = {}
     for part, alternatives in _HEADS[format].items():
         if held := take(found, part):
             features = None if part == "teacher_classifier." else backbone.num_features
             head = _head_shapes(_layers(alternatives, held), held, features)
-            shapes |= {part + name: shape for name, shape in head.items()}
+            of_heads |= {part + name: shape for name, shape in head.items()}
             learned = (s for n, s in head.items() if n.endswith(("weight", "bias")))
             heads[part.removesuffix(".")] = sum(map(math.prod, learned))
-    check_entries(found, shapes, entries)
-    parameters = sum(p.numel() for p in backbone.parameters())
-    return _Read(
-        format, config, found, published, ours, flat, heads, dropped, entries.notes, parameters
-    )
-
-
-def _read_any(content: Mapping[Any, Any], format: str) -> _Read | Family:
-    """Read a network of any format. Raises UserError as `_read` does."""
-    return read_family(content, format) if format in FAMILIES else _read(content, format)
-
-
-def _of_family(read: Family, stage: int | None) -> tuple[dict[str, Tensor], Imported]:
-    """Return a network's weights and the summary. Raises UserError for another stage than 2."""
-    if stage not in (None, 2):
-        raise UserError(f"its weights are binary, which is stage 2, not {stage}")
-    return dict(read.weights), _summary(read, 2, read.notes)
-
-
-def _summary(read: _Read | Family, stage: int, notes: tuple[str, ...]) -> Imported:
-    return Imported(
-        format=read.format,
-        backbone=read.config.name,
-        stage=stage,
-        precision=_PRECISIONS[stage],
-        width=read.config.width,
-        parameters=read.parameters,
-        heads=read.heads,
-        dropped=read.dropped,
+    check_entries(found, shapes | of_heads, entries)
+    notes = entries.notes + (bnext_notes(found, config) if format == "bnext" else ())
+    weights, zeros = {name: _real(found[name]) for name in of_heads}, 0
+    for name, like in ours.items():
+        pieces = [_real(found[theirs]) for theirs in layout.pieces[name]]
+        if name.endswith(_SIGNED):
+            zeros += sum(int((piece == 0).sum()) for piece in pieces)
+        weights[f"backbone.{name}"] = _made_of(pieces, name, like)
+    kind = "flat" if any(name.endswith(".weights") for name in shapes) else "4-D"
+    return _Published(
+        format=format,
+        config=config,
+        weights={name: tensor.clone() for name, tensor in weights.items()},
+        kind="binary" if format in ("bnext", "expert") else kind,
+        zeros=zeros,
+        parameters=sum(p.numel() for p in backbone.parameters()),
+        heads=heads,
+        dropped={**entries.dropped, **{what: len(held) for what, held in layout.unused.items()}},
         notes=notes,
     )
 
 
+def _real(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _made_of(pieces: Sequence[Tensor], name: str, like: Tensor) -> Tensor:
+    """Return one of burn's entries, in the shape of `like`, made of its pieces in a file."""
+    first = pieces[0]
+    if name.endswith("convolution.weight"):  # of BNext and the expert network
+        # Of an output channel's weights, or those of all experts.
+        axes = (1, 2, 3) if first.ndim == 4 else (0, 2, 3, 4)
+        size = first.abs().mean(dim=axes, keepdim=True)
+        return (first / torch.where(size > 0, size, torch.ones_like(size))).reshape(like.shape)
+    if first.ndim == 5:  # the expert network's float convolution, and a factor of each output
+        return first[0] * pieces[1].view(-1, 1, 1, 1)
+    # Of the equal num_batches_tracked of two BNs, the first one counts.
+    return torch.cat([piece.flatten() for piece in pieces])[: like.numel()].reshape(like.shape)
+
+
 def _fits(content: Mapping[Any, Any], format: str) -> bool:
     try:
-        _read_any(content, format)
+        _read(content, format)
     except UserError:
         return False
     return True
 
 
-def _stage(read: _Read, given: int | None) -> int:
+def _stage(read: _Published, given: int | None) -> int:
     """Return the stage that the file tells, or the given one where it tells none.
 
     In ReActNet's format 4-D weights belong to stage 1. But a file without a classifier may be one
@@ -464,18 +393,14 @@ def _stage(read: _Read, given: int | None) -> int:
     shapes: such a file does not tell the stage. Raises UserError where the two stages differ, and
     where there is neither.
     """
-    if read.flat:
-        told, shape = 2, "flat"
-    elif read.format == "reactnet":
-        told, shape = 1, "4-D"
-    else:
-        told, shape = None, ""
+    told = 2 if read.kind != "4-D" else 1 if read.format == "reactnet" else None
     if told is not None and given not in (None, told):
-        hint = "" if read.flat or read.heads else "; for a file of BURN give --format burn-release"
-        raise UserError(f"its weights are {shape}, which is stage {told}, not {given}{hint}")
-    certain = told is not None and (read.flat or bool(read.heads))
-    if certain or given is not None:
-        return told or given or 0
+        hint = "" if told == 2 or read.heads else "; for a file of BURN give --format burn-release"
+        raise UserError(f"its weights are {read.kind}, which is stage {told}, not {given}{hint}")
+    if told == 2 or (told == 1 and read.heads):
+        return told
+    if given is not None:
+        return given
     if read.format == "reactnet":
         raise UserError(
             "without a classifier it may be of ReActNet's step 1 (give --stage 1), or of BURN "
@@ -485,19 +410,3 @@ def _stage(read: _Read, given: int | None) -> int:
         "the file does not tell its stage: give --stage 1 (only activations are binary) or "
         "--stage 2 (weights too)"
     )
-
-
-def _translate(read: _Read, stage: int) -> tuple[dict[str, Tensor], Imported]:
-    """Return the weights by burn's names, and the summary."""
-    heads = tuple(_HEADS[read.format])
-    weights = {n: t.clone() for n, t in read.found.items() if n.startswith(heads)}
-    for name, pieces in read.published.items():
-        joined = torch.cat([read.found[n].flatten() for n in pieces])
-        like = read.ours[name]  # of the equal num_batches_tracked of two BNs, it takes the first
-        weights[f"backbone.{name}"] = joined[: like.numel()].reshape(like.shape)
-    weights = {n: t.float() if t.is_floating_point() else t for n, t in weights.items()}
-    signed = [t for n, t in weights.items() if n.endswith(("spatial.weight", "pointwise.weight"))]
-    notes = read.notes
-    if stage == 2 and (zeros := sum(int((weight == 0).sum()) for weight in signed)):
-        notes += (f"{zeros} binary weights are exactly 0, whose sign is 0 there and +1 in burn",)
-    return weights, _summary(read, stage, notes)

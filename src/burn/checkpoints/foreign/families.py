@@ -1,31 +1,54 @@
-"""Reading of the published checkpoints of BNext and of the expert network.
+"""Networks of published checkpoints: which one a file holds, and where its entries are.
 
-Both projects convolve with sign(W), burn with sign(W) · mean|W|. The weights of each output channel
-are therefore divided by their mean|W|, which changes no sign. The functions differ only where the
-argument of a sign is exactly 0: the published networks have 0 there, burn +1.
+BNext and the expert network are networks of their own. All others are ReActNet-A under other names.
+Where a block doubles the width, these have two 1×1 convolutions with a BN each and concatenate the
+outputs; burn has one convolution with the channels of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
 from burn.backbones.bnext import num_blocks, stem_channels
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BNEXT, EXPERT
-from burn.backbones.expert import STEM_CHANNELS
-from burn.backbones.registry import describe_backbone
-from burn.checkpoints.foreign.entries import Entries, Shapes, check_entries, misfit, sort_entries
+from burn.backbones.expert import STEM_CHANNELS as EXPERT_STEM_CHANNELS
+from burn.backbones.plan import STEM_CHANNELS
+from burn.checkpoints.foreign.entries import Entries, Shapes, misfit
 from burn.core.errors import UserError
-from burn.core.types import Precision
 
-FAMILIES = ("bnext", "expert")
-
-_PARTS: dict[str, dict[str, str | None]] = {
+# Prefixes of names in a file (without the words `state_dict` and `module`), and what replaces them
+# here; None drops the entry. The first prefix that fits counts. One without a dot at its end is a
+# whole name.
+_NECK = {"fc0.": "0.", "bn0.": "1.", "fc1.": "3.", "bn1.": "4.", "": ""}  # NonLinearNeckSimCLR
+PARTS: dict[str, dict[str, str | None]] = {
+    "reactnet": {"feature.": "feature.", "fc.": "classifier."},
+    "burn-release": {
+        **{w + p: p for w in ("", "backbone.", "online_net.0.") for p in ("feature.", "fc.")},
+        **{
+            part + theirs: head + ours
+            for part, head in (
+                ("classifier.", "classifier."),
+                ("online_net.1.", "classifier."),
+                ("teacher_classifier.", "teacher_classifier."),
+                ("diff_branch_net.1.", "teacher_classifier."),
+            )
+            for theirs, ours in _NECK.items()
+        },
+        "head.fc_cls.": "classifier.",  # in files of linear evaluation
+        "diff_branch_net.0.": None,  # the float teacher
+    },
+    "s2bnn": {
+        "encoder_q.feature.": "feature.",
+        "encoder_q.fc.": "head.",
+        "feature.": "feature.",  # in files of linear evaluation
+        "fc.": "classifier.",
+        **dict.fromkeys(("encoder_k.", "queue", "queue_ptr"), None),
+    },
     "bnext": {"feature.": "feature.", "prelu.": "prelu.", "fc.": "classifier."},
     "expert": {
         **{part: part for part in ("conv1.", "conv2_1.", "conv2_2.", "conv3.")},
@@ -33,6 +56,27 @@ _PARTS: dict[str, dict[str, str | None]] = {
         "fc.": "classifier.",
     },
 }
+
+NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+# Names of ReActNet's layers and of a block's: ours -> theirs.
+_REACTNET = {
+    "stem": "conv1",
+    "stem_norm": "bn1",
+    "feature_layer.0": "fc.0",
+    "spatial.sign.shift": "move11.bias",
+    "spatial": "binary_3x3",
+    "spatial_norm": "bn1",
+    "spatial_activation.before": "move12.bias",
+    "spatial_activation.slope": "prelu1.weight",
+    "spatial_activation.after": "move13.bias",
+    "pointwise.sign.shift": "move21.bias",
+    "pointwise": "binary_pw",
+    "pointwise_norm": "bn2",
+    "pointwise_activation.before": "move22.bias",
+    "pointwise_activation.slope": "prelu2.weight",
+    "pointwise_activation.after": "move23.bias",
+}
+_HALVES = {"binary_pw": ("binary_pw_down1", "binary_pw_down2"), "bn2": ("bn2_1", "bn2_2")}
 
 _BNEXT_ENDS = {"stem": "feature.0.conv1", "stem_norm": "feature.0.bn1", "activation": "prelu"}
 # Names of the parts of a layer of BNext: ours -> theirs.
@@ -66,114 +110,71 @@ _EXPERT_STEM = {"first": "conv1", "narrow": "conv2_1", "widen": "conv2_2", "last
 
 
 @dataclass(frozen=True)
-class Family:
-    """A published network, every entry of which was checked.
-
-    Attributes:
-        format: Format of the file.
-        config: Settings of the backbone.
-        weights: The weights by burn's names, as in a checkpoint.
-        parameters: Number of parameters of the backbone.
-        heads: Parts beside the backbone, with their numbers of parameters.
-        dropped: Parts that are dropped, with their numbers of entries.
-        notes: Remarks for the user.
-    """
-
-    format: str
-    config: BackboneConfig
-    weights: Mapping[str, Tensor]
-    parameters: int
-    heads: Mapping[str, int]
-    dropped: Mapping[str, int]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Layout:
+class Layout:
     """Places of a network's entries in a file.
 
     Attributes:
-        names: Names in the file, by burn's.
-        shapes: Shapes in the file, by its names.
-        factors: Names in the file of factors of the output channels, by the name of the float
-            weight that they multiply.
+        pieces: For each of burn's entries, the names and shapes in the file of what makes it.
         unused: Entries of the file that nothing is made of, by what they are.
     """
 
-    names: dict[str, str] = field(default_factory=dict)
-    shapes: Shapes = field(default_factory=dict)
-    factors: dict[str, str] = field(default_factory=dict)
+    pieces: dict[str, Shapes] = field(default_factory=dict)
     unused: dict[str, Shapes] = field(default_factory=dict)
 
     def put(self, ours: str, theirs: str, shape: tuple[int, ...]) -> None:
-        self.names[ours], self.shapes[theirs] = theirs, shape
+        self.pieces[ours] = {theirs: shape}
 
     def leave(self, what: str, theirs: str, shape: tuple[int, ...]) -> None:
         self.unused.setdefault(what, {})[theirs] = shape
 
 
-def read_family(content: Mapping[Any, Any], format: str) -> Family:
-    """Read a published network.
-
-    Args:
-        content: The file's content.
-        format: One of `FAMILIES`.
+def config_of(entries: Entries, format: str) -> BackboneConfig:
+    """Return the settings of the backbone in a file.
 
     Raises:
-        UserError: An entry has neither a place nor a reason to be dropped, one is lacking, or the
-            network is not trained to its end.
+        UserError: The entries that tell them are lacking, or no network of this format has them.
     """
-    entries = sort_entries(content, _PARTS[format])
-    found = entries.found
-    config = _bnext_config(entries) if format == "bnext" else _expert_config(entries)
-    backbone = describe_backbone(config, Precision.BINARY)
-    ours = backbone.state_dict()
-    layout = _bnext_layout(ours) if format == "bnext" else _expert_layout(ours, config.experts)
-    unused = {name: shape for held in layout.unused.values() for name, shape in held.items()}
-    head = _head_shapes(found, backbone.num_features)
-    check_entries(found, layout.shapes | unused | head, entries)
-    notes = entries.notes + (_bnext_notes(found, config) if format == "bnext" else ())
-    weights = {name: found[name].float() for name in head}
-    zeros = 0
-    for name, tensor in ours.items():
-        theirs = layout.names[name]
-        value = found[theirs]
-        value = value.float() if value.is_floating_point() else value
-        if name.endswith("convolution.weight"):
-            zeros += int((value == 0).sum())
-            # Of an output channel's weights, or those of all experts.
-            axes = (1, 2, 3) if value.ndim == 4 else (0, 2, 3, 4)
-            value = _of_unit_mean(value, axes)
-        elif theirs in layout.factors:
-            # A float convolution is written as an expert convolution that takes the first expert.
-            value = value[0] * found[layout.factors[theirs]].float().view(-1, 1, 1, 1)
-        weights[f"backbone.{name}"] = value.reshape(tensor.shape)
-    if zeros:
-        notes += (f"{zeros} binary weights are exactly 0, whose sign is 0 there and +1 in burn",)
-    return Family(
-        format=format,
-        config=config,
-        weights={name: tensor.clone() for name, tensor in weights.items()},
-        parameters=sum(p.numel() for p in backbone.parameters()),
-        heads={"classifier": sum(weights[name].numel() for name in head)} if head else {},
-        dropped={**entries.dropped, **{what: len(held) for what, held in layout.unused.items()}},
-        notes=notes,
-    )
+    if format == "bnext":
+        return _bnext_config(entries)
+    return _expert_config(entries) if format == "expert" else _reactnet_config(entries, format)
 
 
-def _of_unit_mean(weight: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Divide weights by their mean|W| over these axes, where that is not 0."""
-    scale = weight.abs().mean(dim=axes, keepdim=True)
-    return weight / torch.where(scale > 0, scale, torch.ones_like(scale))
+def layout_of(entries: Entries, format: str, ours: Mapping[str, Tensor]) -> Layout:
+    """Return where the entries of a backbone are in a file.
+
+    Args:
+        entries: Entries of the file; of S2-BNN's, those that are not used are dropped.
+        format: The file's format.
+        ours: burn's entries, without memory.
+
+    Raises:
+        UserError: An entry that S2-BNN does not use is lacking.
+    """
+    if format == "bnext":
+        return _bnext_layout(ours)
+    if format == "expert":
+        return _expert_layout(ours)
+    flat = any(name.endswith(".weights") for name in entries.found)
+    layout = Layout(reactnet_pieces(ours, flat=flat))
+    if format == "s2bnn":
+        # Each of its blocks holds both kinds of 1×1 convolutions and uses one.
+        used = {name for shapes in layout.pieces.values() for name in shapes}
+        unused = {name for name in _both_kinds(flat=flat) if name not in used}
+        if lacking := sorted(unused - entries.found.keys()):
+            raise misfit({"lacks": [entries.theirs(name) for name in lacking]})
+        entries.dropped["1×1 convolutions and BN that are not used"] = len(unused)
+        for name in unused:
+            del entries.found[name]
+    return layout
 
 
-def _head_shapes(found: Mapping[str, Tensor], features: int) -> Shapes:
-    """Return the shapes of the classifier, which has as many outputs as in the file, if any."""
-    if not any(name.startswith("classifier.") for name in found):
-        return {}
-    weight = found.get("classifier.weight")
-    classes = len(weight) if weight is not None and weight.ndim == 2 else 0
-    return {"classifier.weight": (classes, features), "classifier.bias": (classes,)}
+def _stem(entries: Entries) -> Tensor:
+    """Return the stem's weight in a file of ReActNet or BNext. Raises UserError without one."""
+    name = "feature.0.conv1.weight"
+    stem = entries.found.get(name)
+    if stem is None or stem.ndim != 4:
+        raise misfit({"lacks": [name], "has unknown": entries.unknown})
+    return stem
 
 
 def _part(rest: str, table: Mapping[str, str]) -> str:
@@ -182,15 +183,69 @@ def _part(rest: str, table: Mapping[str, str]) -> str:
     return table[own] + rest.removeprefix(own)
 
 
+# --- ReActNet-A. ---
+
+
+def _reactnet_config(entries: Entries, format: str) -> BackboneConfig:
+    """Return the settings of the network, by the stem's channels."""
+    config = reactnet_config(_stem(entries))
+    if format != "burn-release":
+        return config
+    return replace(
+        config,
+        feature_layer="fc.0.weight" in entries.found,  # the option use_mlp
+        activation_gradient="clip",
+        weight_gradient="identity",
+    )
+
+
+def reactnet_config(stem: Tensor) -> BackboneConfig:
+    """Return the settings of the ReActNet-A with the stem's channels."""
+    return BackboneConfig(width=stem.shape[0] / STEM_CHANNELS)
+
+
+def reactnet_pieces(ours: Mapping[str, Tensor], *, flat: bool) -> dict[str, Shapes]:
+    """Map each of burn's entries to the published one with its shape, or to its two halves."""
+    published: dict[str, Shapes] = {}
+    for name, tensor in ours.items():
+        block, rest, prefix = "", name, "feature.0."
+        if name.startswith("blocks."):
+            _, block, rest = name.split(".", 2)
+            prefix = f"feature.{int(block) + 1}."
+        module, _, leaf = _REACTNET.get(rest, rest).rpartition(".")
+        module = _REACTNET.get(module, module)
+        prefix = "" if module == "fc.0" else prefix
+        modules: tuple[str, ...] = (module,)
+        if module in _HALVES:
+            out_channels, in_channels = ours[f"blocks.{block}.pointwise.weight"].shape[:2]
+            modules = _HALVES[module] if out_channels > in_channels else modules
+        shape = (len(tensor) // len(modules), *tensor.shape[1:]) if tensor.ndim else ()
+        if module.startswith("move"):
+            shape = (1, *shape, 1, 1)
+        elif flat and module.startswith("binary"):
+            leaf, shape = "weights", (math.prod(shape), 1)
+        published[name] = {f"{prefix}{m}.{leaf}": shape for m in modules}
+    return published
+
+
+def _both_kinds(*, flat: bool) -> Iterator[str]:
+    """Yield the names of all 1×1 convolutions and their BN in S2-BNN's files, used or not.
+
+    Each of its blocks has one 1×1 convolution of full width and two halves.
+    """
+    leaves = {"binary_pw": ["weights" if flat else "weight"], "bn2": NORM}
+    for block in range(1, 14):
+        for module, halves in _HALVES.items():
+            for kind in (module, *halves):
+                yield from (f"feature.{block}.{kind}.{leaf}" for leaf in leaves[module])
+
+
 # --- BNext. ---
 
 
 def _bnext_config(entries: Entries) -> BackboneConfig:
     """Return the settings of the network, by the stem's channels and the number of blocks."""
-    found, name = entries.found, "feature.0.conv1.weight"
-    stem = found.get(name)
-    if stem is None or stem.ndim != 4:
-        raise misfit({"lacks": [name], "has unknown": entries.unknown})
+    found, stem = entries.found, _stem(entries)
     blocks = len({n.split(".")[1] for n in found if n.startswith("feature.")}) - 1
     fitting = [one for one in BNEXT if num_blocks(one) == blocks]
     if not fitting:
@@ -210,8 +265,8 @@ def _bnext_config(entries: Entries) -> BackboneConfig:
     )
 
 
-def _bnext_layout(ours: Mapping[str, Tensor]) -> _Layout:
-    layout = _Layout()
+def _bnext_layout(ours: Mapping[str, Tensor]) -> Layout:
+    layout = Layout()
     stem = len(ours["stem.weight"])
     layout.leave("PReLUs that are not used", "feature.0.prelu.weight", (stem,))
     for name, tensor in ours.items():
@@ -242,7 +297,7 @@ def _bnext_layout(ours: Mapping[str, Tensor]) -> _Layout:
     return layout
 
 
-def _bnext_notes(found: Mapping[str, Tensor], config: BackboneConfig) -> tuple[str, ...]:
+def bnext_notes(found: Mapping[str, Tensor], config: BackboneConfig) -> tuple[str, ...]:
     """Return remarks on a network of BNext. Raises UserError if its weights are not binary yet."""
     notes: list[str] = []
     if config.stem_stride == 1:
@@ -282,14 +337,15 @@ def _expert_config(entries: Entries) -> BackboneConfig:
         raise misfit({"lacks": list(names), "has unknown": entries.unknown})
     return BackboneConfig(
         name=EXPERT,
-        width=len(stem) / STEM_CHANNELS,
+        width=len(stem) / EXPERT_STEM_CHANNELS,
         experts=len(experts),
         activation_gradient="clip",
     )
 
 
-def _expert_layout(ours: Mapping[str, Tensor], experts: int) -> _Layout:
-    layout = _Layout()
+def _expert_layout(ours: Mapping[str, Tensor]) -> Layout:
+    layout = Layout()
+    experts = len(ours["stages.0.0.layers.0.convolution.weight"])
     for name, tensor in ours.items():
         shape = tuple(tensor.shape)
         if name.startswith("stem."):
@@ -307,10 +363,10 @@ def _expert_layout(ours: Mapping[str, Tensor], experts: int) -> _Layout:
         if tensor.ndim != 4:
             layout.put(name, theirs, shape)
             continue
-        layout.put(name, theirs, (experts, *shape))
+        # A float convolution is written as an expert convolution that takes the first expert.
         module = theirs.removesuffix(".weight")
-        layout.factors[theirs] = f"{module}.alpha2"
-        layout.shapes[f"{module}.alpha2"] = (1, shape[0], 1, 1)
+        factor = (1, shape[0], 1, 1)
+        layout.pieces[name] = {theirs: (experts, *shape), f"{module}.alpha2": factor}
         what = "choices of experts in float convolutions, which take the first"
         layout.leave(what, f"{module}.fc.weight", (experts, shape[1]))
         layout.leave(what, f"{module}.fc.bias", (experts,))
