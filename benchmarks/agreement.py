@@ -28,7 +28,7 @@ import burn_engine
 from burn.checkpoints.classifier import load_classifier
 from burn.data.loader import plain_batches
 from burn.data.open import open_source
-from burn.evaluation.context import load_model
+from burn.evaluation.context import open_model
 from burn.layers import BinaryConv2d
 from burn_engine.format import BinaryConvolution, read_program
 
@@ -66,7 +66,8 @@ def arguments_of_signs(
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Return all numbers that are printed."""
-    _, backbone, views = load_model(options.checkpoint, fresh=False, seed=0)
+    opened = open_model(options.checkpoint, fresh=False, seed=0)
+    backbone, views = opened.backbone, opened.views
     classifier = load_classifier(Path(options.classifier))
     assert classifier is not None, options.classifier
     model = burn_engine.load(options.packed)

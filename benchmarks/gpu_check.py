@@ -56,11 +56,12 @@ from burn.evaluation.registry import evaluate_checkpoint
 from burn.methods.entries import find_method, own_methods
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
+from burn.report.load.files import read_rows
 from burn.runtime.compute import Device, torch_device, uses_bfloat16
 from burn.runtime.hardware import processor, source_commit
 from burn.training.graphs import why_not_recorded
 from burn.training.plan import Machine, RunPlan
-from burn.training.records.metrics import read_gradients, read_metrics
+from burn.training.records.metrics import read_metrics
 from burn.training.run import train_plan
 
 # Largest relative differences from the CPU. Between two sets of kernels of one CPU they were up to
@@ -183,8 +184,8 @@ def losses(run: Path) -> list[float]:
 
 
 def first_gradients(run: Path) -> list[float]:
-    parts = read_gradients(run / "stage1" / "gradients.csv")
-    return [norms[0][1] for norms in parts.values()]
+    rows = read_rows(run / "stage1" / "gradients.csv", ("part",)).rows
+    return [row["norm"] for row in rows if row["step"] == rows[0]["step"]]
 
 
 def difference(found: float, expected: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from burn.data.open import open_source
 from burn.methods.burn.settings import BurnConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
+from burn.report.load.files import read_rows
 from burn.runtime.signals import StopRequest
 from burn.training.plan import Machine, RunPlan
 from burn.training.pretraining import Pretraining
@@ -44,6 +46,14 @@ def some_digits(folder: Path, count: int) -> str:
         rows.append({"image": {"bytes": buffer.getvalue()}, "label": int(source.labels[index])})
     pq.write_table(pa.Table.from_pylist(rows), folder / "digits.parquet")
     return str(folder / "digits.parquet")
+
+
+def rows_by(name: str, file: Path) -> dict[str, list[Mapping[str, Any]]]:
+    """The rows of a monitor's file, as reports read them, by their part or layer."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in read_rows(file, (name,)).rows:
+        found.setdefault(row[name], []).append(row)
+    return found
 
 
 def teacher_recipe() -> Recipe:

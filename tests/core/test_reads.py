@@ -19,7 +19,7 @@ from burn.core.inputs import open_regular, read_bytes, read_end, read_text, sha2
 from burn.core.results import read_results
 from burn.data.feature_cache import CacheFolder, FeatureCache
 from burn.report.load.files import read_result_lines
-from burn.training.records.metrics import read_layers
+from burn.training.records.metrics import read_metrics
 
 SRC = Path(burn.__file__).parent
 ANALYSES = Path(reproduction.analyses.__file__).parent
@@ -105,7 +105,7 @@ def device(path: Path) -> None:
         read_text,
         read_results,
         read_result_lines,
-        read_layers,
+        read_metrics,
         sha256_of,
         lambda path: read_bytes(path, 100),
         lambda path: read_end(path, 100),
@@ -115,8 +115,8 @@ def test_pipes_and_devices_are_refused(
     read: Callable[[Path], Any], make: Callable[[Path], None], tmp_path: Path
 ):
     make(tmp_path / "file")
-    if read is read_layers:  # which are none where there is no regular file
-        assert read(tmp_path / "file") == {}
+    if read is read_metrics:  # which are none where there is no regular file
+        assert read(tmp_path / "file") == []
         return
     with pytest.raises(UserError, match=r"is not a regular file|is a link"):
         read(tmp_path / "file")

@@ -12,7 +12,7 @@ from burn.cli.main import main
 from burn.core.results import read_results
 from burn.core.types import Precision
 from burn.deploy import measured
-from burn.evaluation.context import load_model
+from burn.evaluation.context import open_model
 from burn.runtime.hardware import processor
 from networks import randomize, shallow_reactnet
 
@@ -38,7 +38,7 @@ def test_results_are_the_files(checkpoint: Path, tmp_path: Path, capsys):
         assert (result.protocol, result.train, result.test) == ("pack", "", "")
         assert result.checkpoint == str(checkpoint)
         # as evaluation calls it, so that one table can show both
-        assert result.model == load_model(str(checkpoint), fresh=False, seed=0)[0]
+        assert result.model == open_model(str(checkpoint), fresh=False, seed=0).name
         settings = result.settings
         assert (settings["threads"], settings["image_size"]) == (1, 32)
         assert settings["processor"] == processor()

@@ -31,7 +31,7 @@ from burn.data.view_config import ViewConfig
 from burn.deploy.pack import pack
 from burn.embedding.packed import PackedNetwork
 from burn.embedding.settings import EmbedConfig
-from burn.evaluation.context import load_model
+from burn.evaluation.context import open_model
 from burn.evaluation.features import extract_features
 from networks import randomize, shallow_reactnet
 
@@ -133,13 +133,17 @@ def test_a_checkpoints_features_are_those_of_evaluations(data: str, folder: Path
     assert files[0].stem == first
     assert len(files) == 3
     found = columns(*files)
-    _, backbone, views = load_model(str(folder / "scored.safetensors"), fresh=False, seed=0)
+    model = open_model(str(folder / "scored.safetensors"), fresh=False, seed=0)
     source = open_source(str(folder / "photos"))
     # Bits may depend on the images that are in a batch together, so the batches are the same.
     expected = torch.cat(
         [
             extract_features(
-                backbone, source, views, batch_size=16, indices=range(at, min(at + 30, COUNT))
+                model.backbone,
+                source,
+                model.views,
+                batch_size=16,
+                indices=range(at, min(at + 30, COUNT)),
             ).values
             for at in range(0, COUNT, 30)
         ]

@@ -41,7 +41,7 @@ from burn.evaluation.artifacts.neighbours import (
     tiles,
 )
 from burn.evaluation.configs import KnnConfig, LinearConfig
-from burn.evaluation.context import EvaluationContext, load_model
+from burn.evaluation.context import EvaluationContext, open_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear
 from burn.evaluation.linear_layer import top_k
@@ -144,10 +144,10 @@ def test_too_many_classes_are_noted_and_not_kept(tmp_path: Path):
 
 
 def test_protocols_keep_the_newest(teacher: Path, tmp_path: Path):
-    name, backbone, views = load_model(str(teacher), fresh=False, seed=0)
+    model = open_model(str(teacher), fresh=False, seed=0)
     data = Digits("test")
     evaluated = EvaluationContext(
-        name, str(teacher), backbone, views, data, data, seed=0, workers=0, out=tmp_path
+        model.name, str(teacher), model.backbone, model.views, data, data, 0, 0, tmp_path
     )
 
     def check(protocol: str, top1: Any) -> None:

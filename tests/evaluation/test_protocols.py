@@ -24,7 +24,7 @@ from burn.data.splits import Subset
 from burn.evaluation.cache import plain_features
 from burn.evaluation.checks import check_sources, doubt_of_choice
 from burn.evaluation.configs import KnnConfig, LinearConfig, Request, TransferConfig
-from burn.evaluation.context import EvaluationContext, load_model
+from burn.evaluation.context import EvaluationContext, open_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear, run_transfer
 from burn.evaluation.linear_layer import right_answers
@@ -44,10 +44,12 @@ def class_folders(path: Path, names: tuple[str, ...]) -> Path:
 
 @pytest.fixture
 def context(teacher: Path, tmp_path: Path) -> EvaluationContext:
-    name, backbone, views = load_model(str(teacher), fresh=False, seed=0)
+    model = open_model(str(teacher), fresh=False, seed=0)
     photos = str(class_folders(tmp_path / "photos", ("black", "grey", "white")))
     train, test = open_source(photos), open_source(photos)
-    return EvaluationContext(name, str(teacher), backbone, views, train, test, seed=0, workers=0)
+    return EvaluationContext(
+        model.name, str(teacher), model.backbone, model.views, train, test, seed=0, workers=0
+    )
 
 
 def test_uniform_grey_levels_are_told_apart(context: EvaluationContext):
@@ -256,7 +258,7 @@ def test_features_are_extracted_once_and_again_for_other_weights(
     assert again.labels is not None
     assert torch.equal(again.labels, torch.from_numpy(context.train.labels))
     assert file.stat().st_mtime_ns == written
-    _, other, _ = load_model(context.checkpoint, fresh=True, seed=1)
+    other = open_model(context.checkpoint, fresh=True, seed=1).backbone
     third = plain_features(replace(kept, backbone=other, kept={}), "train", CONSOLE)
     assert not torch.equal(first.values, third.values)
     assert len(list((tmp_path / "out" / "features").iterdir())) == 2

@@ -16,7 +16,7 @@ import pytest
 
 import tiny
 from burn.data.builtin.digits import Digits
-from burn.evaluation.context import load_model
+from burn.evaluation.context import open_model
 from burn.evaluation.features import extract_features
 from burn.evaluation.knn import knn_accuracy
 from burn.methods.entries import METHODS
@@ -69,8 +69,10 @@ def recipe_of(method: str) -> Recipe:
 
 def knn(run: Path, *, fresh: bool) -> float:
     """Share of the held-out digits that their neighbours in the training images name."""
-    _, backbone, views = load_model(str(run), fresh=fresh, seed=0)
-    parts = [extract_features(backbone, Digits(split), views) for split in ("train", "test")]
+    model = open_model(str(run), fresh=fresh, seed=0)
+    parts = [
+        extract_features(model.backbone, Digits(split), model.views) for split in ("train", "test")
+    ]
     bank, queries = ((part.values, part.labels) for part in parts)
     assert bank[1] is not None
     assert queries[1] is not None

@@ -17,7 +17,6 @@ from burn.evaluation.configs import DetectorConfig
 from burn.evaluation.detection.detector import Detector, Images
 from burn.layers import BinaryConv2d
 from burn.recipes.schema import Recipe
-from burn.training.records.metrics import read_layers
 
 NAMES = ("bnext_t", "expert_bnn")
 
@@ -35,7 +34,7 @@ def test_two_stages_and_the_monitor_of_binary_layers(name: str, teacher: Path, t
     network = build_backbone(recipe.backbone, Precision.BINARY)
     layers = {n for n, m in network.named_modules() if isinstance(m, BinaryConv2d)}
     for stage in ("stage1", "stage2"):
-        rows = read_layers(tmp_path / "run" / stage / "layers.csv")
+        rows = tiny.rows_by("layer", tmp_path / "run" / stage / "layers.csv")
         assert set(rows) == layers
         for numbers in rows.values():
             assert 0 < numbers[-1]["activation_balance"] < 1

@@ -25,7 +25,7 @@ from burn.report.load.gather import gather
 from burn.report.page import build_page
 from burn.runtime.hardware import resident_bytes, source_commit
 from burn.training.pretraining import Pretraining
-from burn.training.records.metrics import read_gradients, read_layers, read_metrics
+from burn.training.records.metrics import read_metrics
 from burn.training.steps import monitor_interval
 
 
@@ -73,15 +73,16 @@ def test_gradients_are_those_of_the_whole_step(
 
     monkeypatch.setattr(Pretraining, "forward", by_hand)
     tiny.train(recipe, tmp_path / "run", teacher, max_steps=4)
-    gradients = read_gradients(tmp_path / "run" / "stage1" / "gradients.csv")
+    gradients = tiny.rows_by("part", tmp_path / "run" / "stage1" / "gradients.csv")
     assert gradients.keys() == found[2].keys()
     for part, written in gradients.items():
-        assert [step for step, _ in written] == [1, 2, 4]
-        for step, norm in written:
+        assert [row["step"] for row in written] == [1, 2, 4]
+        for row in written:
             # Six digits are written; float32 sums against float64
-            assert norm == pytest.approx(found[step][part], rel=2e-5, abs=1e-12)
+            expected = found[int(row["step"])][part]
+            assert row["norm"] == pytest.approx(expected, rel=2e-5, abs=1e-12)
     # λ = 1 in the first half of Heaviside: KL does not reach the classifier yet
-    assert [norm > 0 for _, norm in gradients["student classifier"]] == [False, False, True]
+    assert [row["norm"] > 0 for row in gradients["student classifier"]] == [False, False, True]
 
 
 def test_monitors_change_no_bit_and_count_what_happened(teacher: Path, tmp_path: Path):
@@ -95,7 +96,7 @@ def test_monitors_change_no_bit_and_count_what_happened(teacher: Path, tmp_path:
         a, b = (load_file(out / f"stage{stage}.safetensors") for out in (every_step, rarely))
         assert all(torch.equal(a[name], b[name]) for name in a)
     for out in (every_step, rarely):
-        layers = read_layers(out / "stage2" / "layers.csv")
+        layers = tiny.rows_by("layer", out / "stage2" / "layers.csv")
         weights = {
             name.removeprefix("backbone.").removesuffix(".weight"): tensor
             for name, tensor in load_file(out / "stage2.safetensors").items()
@@ -136,8 +137,8 @@ def test_a_short_run_is_looked_at_often_enough_for_curves(tmp_path: Path):
         folder = tmp_path / name / "stage1"
         rows = [row for row in read_metrics(folder / "metrics.csv") if "loss" in row]
         assert [row["step"] for row in rows] == steps
-        gradients = read_gradients(folder / "gradients.csv")["backbone"]
-        assert [step for step, _ in gradients] == steps
+        gradients = tiny.rows_by("part", folder / "gradients.csv")["backbone"]
+        assert [row["step"] for row in gradients] == steps
     page = build_page(gather([tmp_path / "short"]))
     assert 'id="curves"' in page
     assert "Losses over optimizer steps" in page
@@ -154,7 +155,7 @@ def test_the_interval_grows_with_the_run_up_to_the_window_of_the_alarms(steps: i
 def test_a_float_network_has_no_rows_of_layers(tmp_path: Path):
     tiny.train(tiny.teacher_recipe(), tmp_path / "run", max_steps=2)
     assert rows_of(tmp_path / "run" / "stage1" / "layers.csv") == []
-    parts = read_gradients(tmp_path / "run" / "stage1" / "gradients.csv")
+    parts = tiny.rows_by("part", tmp_path / "run" / "stage1" / "gradients.csv")
     assert parts.keys() == {"backbone", "projection head"}
 
 

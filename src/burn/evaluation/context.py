@@ -332,21 +332,6 @@ def open_context(
     return context
 
 
-def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, ViewConfig]:
-    """Open a network with `open_model`; return its name, backbone and views.
-
-    Args:
-        spec: Name of the network, as in `open_model`.
-        fresh: Draw new weights.
-        seed: The random seed of new weights.
-
-    Raises:
-        UserError: The checkpoint cannot be read.
-    """
-    model = open_model(spec, fresh=fresh, seed=seed)
-    return model.name, model.backbone, model.views
-
-
 def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
     """Open the network that a specification names.
 

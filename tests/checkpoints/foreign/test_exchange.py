@@ -31,7 +31,7 @@ from burn.core.types import Precision
 from burn.costs.compute import count_named
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import pack
-from burn.evaluation.context import load_model
+from burn.evaluation.context import open_model
 from burn.methods.base import mlp
 from networks import randomize, tiny_reactnet
 from published import (
@@ -89,11 +89,11 @@ def test_reactnet_at_full_width(tmp_path: Path):
     assert (summary.width, summary.notes) == (1, ())
     assert summary.heads == {"classifier": 1_025_000}
     assert summary.parameters + 1_025_000 == 29_343_592
-    name, backbone, views = load_model(str(out), fresh=False, seed=0)
-    assert name == "imported reactnet, stage 2"
-    assert views == ViewConfig()
-    assert not backbone.training
-    assert_same_function(network, backbone, IMAGES[:1])
+    model = open_model(str(out), fresh=False, seed=0)
+    assert model.name == "imported reactnet, stage 2"
+    assert model.views == ViewConfig()
+    assert not model.backbone.training
+    assert_same_function(network, model.backbone, IMAGES[:1])
     cost, about = count_named(str(out), out, None, 1000, None)
     assert cost.binary_parameters + cost.float_parameters == 29_343_592
     assert (about["image_size"], about["precision"], about["stage"]) == (224, "binary", 2)
@@ -120,7 +120,7 @@ def test_the_function_is_kept(format: str, stage: int, form: str, tmp_path: Path
     precision = Precision.BINARY if stage == 2 else Precision.BINARY_ACTIVATIONS
     assert (summary.stage, summary.precision, summary.width) == (stage, precision, SMALL)
     assert summary.notes == ()
-    _, backbone, _ = load_model(str(out), fresh=False, seed=0)
+    backbone = open_model(str(out), fresh=False, seed=0).backbone
     assert summary.parameters == sum(p.numel() for p in backbone.parameters())
     assert_same_function(network, backbone)
 
@@ -130,7 +130,7 @@ def test_flat_weights_of_s2bnn_are_stage_2(tmp_path: Path):
     out = tmp_path / "ours.safetensors"
     summary = import_checkpoint(written(tmp_path / "w.pth", "s2bnn", network), "s2bnn", out)
     assert (summary.stage, summary.notes) == (2, ())
-    assert_same_function(network, load_model(str(out), fresh=False, seed=0)[1])
+    assert_same_function(network, open_model(str(out), fresh=False, seed=0).backbone)
 
 
 def test_the_two_convolutions_of_a_doubling_block_in_their_order(tmp_path: Path):
@@ -154,7 +154,7 @@ def test_half_precision_becomes_float32(tmp_path: Path):
     import_checkpoint(written(tmp_path / "w.pth", "reactnet", network), "reactnet", out)
     weights = load_checkpoint(out).weights
     assert {t.dtype for t in weights.values()} == {torch.float32, torch.int64}
-    assert_same_function(network, load_model(str(out), fresh=False, seed=0)[1])
+    assert_same_function(network, open_model(str(out), fresh=False, seed=0).backbone)
 
 
 def test_binary_weights_of_exactly_0_are_told(tmp_path: Path):
@@ -180,7 +180,7 @@ def test_reactnets_trainer(step: int, name: str, tmp_path: Path):
     summary = import_checkpoint(file, "reactnet", out)
     assert (summary.stage, summary.notes) == (step, ())
     assert {"epoch": 1, "best_top1_acc": 1}.items() <= summary.dropped.items()
-    assert_same_function(network, load_model(str(out), fresh=False, seed=0)[1])
+    assert_same_function(network, open_model(str(out), fresh=False, seed=0).backbone)
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -197,7 +197,7 @@ def test_burns_trainer_and_its_tools(kind: str, stage: int, tmp_path: Path):
     torch.save(held, file)
     summary = import_checkpoint(file, "burn-release", out, stage)
     assert summary.stage == stage
-    assert_same_function(network, load_model(str(out), fresh=False, seed=0)[1])
+    assert_same_function(network, open_model(str(out), fresh=False, seed=0).backbone)
     if kind == "backbone.pth":
         assert (summary.heads, summary.dropped, summary.notes) == ({}, {"author": 1}, ())
         return
@@ -244,7 +244,7 @@ def test_burns_linear_evaluation(feature_layer: bool, tmp_path: Path):
     torch.save(of_mmcv(model), file)
     summary = import_checkpoint(file, "burn-release", out, 2)
     assert summary.heads == {"classifier": 256 * 10 + 10}
-    assert_same_function(network, load_model(str(out), fresh=False, seed=0)[1])
+    assert_same_function(network, open_model(str(out), fresh=False, seed=0).backbone)
     assert_packed_with(model.head.fc_cls, out)
 
 
@@ -256,7 +256,7 @@ def test_s2bnns_linear_evaluation(step: int, tmp_path: Path):
     refused(None, "is of format s2bnn, not reactnet", file, "reactnet")
     summary = import_checkpoint(file, "s2bnn", out, step)
     assert summary.heads == {"classifier": 256 * 10 + 10}
-    assert_same_function(network, load_model(str(out), fresh=False, seed=0)[1])
+    assert_same_function(network, open_model(str(out), fresh=False, seed=0).backbone)
     if step == 2:
         assert_packed_with(network.fc, out)
 
@@ -306,7 +306,7 @@ def test_the_releases_files(wrapping: str, tmp_path: Path):
     torch.save(held, file)
     summary = import_checkpoint(file, "burn-release", out, 2)
     assert summary.notes == ()
-    _, backbone, _ = load_model(str(out), fresh=False, seed=0)
+    backbone = open_model(str(out), fresh=False, seed=0).backbone
     expected = BackboneConfig(
         width=SMALL, feature_layer=True, activation_gradient="clip", weight_gradient="identity"
     )
@@ -365,7 +365,7 @@ def test_a_plain_state_dict(suffix: str, tmp_path: Path):
     file, out = tmp_path / f"w{suffix}", tmp_path / "ours.safetensors"
     (torch.save if suffix == ".pth" else save_file)(dict(network.state_dict()), file)
     assert import_checkpoint(file, "reactnet", out).dropped == {}
-    assert_same_function(network, load_model(str(out), fresh=False, seed=0)[1])
+    assert_same_function(network, open_model(str(out), fresh=False, seed=0).backbone)
 
 
 def test_the_description(tmp_path: Path):
@@ -711,13 +711,13 @@ def test_burns_network_without_its_feature_layer(stage: int, tmp_path: Path):
     refused(held, r"is of format reactnet or burn-release, not s2bnn", file, "s2bnn")
     summary = import_checkpoint(file, "burn-release", out, stage)
     assert summary.stage == stage
-    backbone = load_model(str(out), fresh=False, seed=0)[1]
+    backbone = open_model(str(out), fresh=False, seed=0).backbone
     assert not backbone.config.feature_layer
     assert_same_function(network, backbone)
     if stage == 1:
         again = tmp_path / "again.safetensors"
         import_checkpoint(file, "reactnet", again, 1)
-        assert_same_function(network, load_model(str(again), fresh=False, seed=0)[1])
+        assert_same_function(network, open_model(str(again), fresh=False, seed=0).backbone)
 
 
 @pytest.mark.parametrize(

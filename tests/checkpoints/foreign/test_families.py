@@ -18,7 +18,7 @@ from burn.checkpoints.native import load_checkpoint
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.evaluation.context import load_model
+from burn.evaluation.context import open_model
 from published_families import BNextTwin, ExpertTwin, families_content
 
 IMAGES = torch.randint(
@@ -45,7 +45,7 @@ def assert_same_function(twin: BNextTwin | ExpertTwin, file: Path) -> None:
     Features are of the size of 1 to 100; a thousand roundings in a row stay below 1e-10. A sign
     that differed would move them by 1e-3 and more.
     """
-    _, backbone, _ = load_model(str(file), fresh=False, seed=0)
+    backbone = open_model(str(file), fresh=False, seed=0).backbone
     with torch.no_grad():
         expected, found = twin.double().features(IMAGES), backbone.double()(IMAGES)
     assert expected.std() > 0.1
@@ -83,7 +83,7 @@ def test_expert(tmp_path: Path):
     assert (summary.precision, summary.notes) == (Precision.BINARY, ())
     assert summary.heads == {"classifier": 10 * 256 + 10}
     assert summary.dropped == {CHOICES: 16}
-    config = load_model(str(tmp_path / "ours.safetensors"), fresh=False, seed=0)[1].config
+    config = open_model(str(tmp_path / "ours.safetensors"), fresh=False, seed=0).backbone.config
     assert config.experts == 3
     described = describe_backbone(config, Precision.BINARY)
     assert summary.parameters == sum(p.numel() for p in described.parameters())

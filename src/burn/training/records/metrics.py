@@ -103,33 +103,6 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return [{name: float(value) for name, value in row.items() if value} for row in rows]
 
 
-def read_gradients(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """Read gradients.csv.
-
-    Returns:
-        For each part its steps with the norm of its gradient; {} without a file.
-    """
-    parts: dict[str, list[tuple[int, float]]] = {}
-    for row in _read(path, GRADIENT_COLUMNS):
-        if row["norm"]:  # empty if the file's last row is incomplete
-            parts.setdefault(row["part"], []).append((int(row["step"]), float(row["norm"])))
-    return parts
-
-
-def read_layers(path: Path) -> dict[str, list[dict[str, float]]]:
-    """Read layers.csv.
-
-    Returns:
-        For each layer, in the order of the network, its rows, each with only the numbers that it
-        has; {} without a file.
-    """
-    layers: dict[str, list[dict[str, float]]] = {}
-    for row in _read(path, LAYER_COLUMNS):
-        numbers = {k: float(v) for k, v in row.items() if v and k not in _NAMES}
-        layers.setdefault(row["layer"], []).append(numbers)
-    return layers
-
-
 def _whole(row: dict[str, str], columns: tuple[str, ...]) -> bool:
     """Return whether a row is complete; a full disk or a power cut may leave an incomplete one.
 
