@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,32 +85,21 @@ class Batch:
 
         Data loaders call this if they were made with `pin_memory`.
         """
-
-        def pin(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.pin_memory()
-
-        cached = self.cached
-        return replace(
-            self,
-            views=tuple(map(pin, self.views)),
-            labels=None if self.labels is None else pin(self.labels),
-            teacher_views=tuple(map(pin, self.teacher_views)),
-            cached=cached and CachedFeatures(pin(cached.values), pin(cached.missing)),
-        )
+        return self.mapped(lambda tensor: tensor.pin_memory())
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch with everything that a method computes with on a device."""
+        return self.mapped(lambda tensor: tensor.to(device, non_blocking=True))
 
-        def move(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(device, non_blocking=True)
-
+    def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        """Return the batch with every tensor changed but `indices`, which stay on the CPU."""
         cached = self.cached
         return replace(
             self,
-            views=tuple(map(move, self.views)),
-            labels=None if self.labels is None else move(self.labels),
-            teacher_views=tuple(map(move, self.teacher_views)),
-            cached=cached and CachedFeatures(move(cached.values), move(cached.missing)),
+            views=tuple(map(change, self.views)),
+            labels=None if self.labels is None else change(self.labels),
+            teacher_views=tuple(map(change, self.teacher_views)),
+            cached=cached and CachedFeatures(change(cached.values), change(cached.missing)),
         )
 
 

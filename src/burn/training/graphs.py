@@ -16,9 +16,8 @@ Which options go together is in `burn.training.preflight`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -162,8 +161,7 @@ class StepGraph:
     def _take(self, batch: Batch, progress: float) -> None:
         """Copy to where the recorded kernels read."""
         if self._batch is None:
-            copies = iter([torch.clone(tensor) for tensor in _tensors(batch)])
-            self._batch = _with_tensors(batch, copies)
+            self._batch = batch.mapped(torch.clone)
         else:
             for kept, new in zip(_tensors(self._batch), _tensors(batch), strict=True):
                 kept.copy_(new)
@@ -238,17 +236,6 @@ def _tensors(batch: Batch) -> list[Tensor]:
     """Return the tensors of a batch that are on its device."""
     labels = () if batch.labels is None else (batch.labels,)
     return [*batch.views, *batch.teacher_views, *labels]
-
-
-def _with_tensors(batch: Batch, tensors: Iterable[Tensor]) -> Batch:
-    """Return the batch with other tensors in the place of `_tensors(batch)`."""
-    each = iter(tensors)
-    return replace(
-        batch,
-        views=tuple(next(each) for _ in batch.views),
-        teacher_views=tuple(next(each) for _ in batch.teacher_views),
-        labels=None if batch.labels is None else next(each),
-    )
 
 
 def _mapped(output: StepOutput, change: Callable[[Tensor], Tensor]) -> StepOutput:
