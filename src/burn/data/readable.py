@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from burn.data.base import PixelSource, Source
 from burn.data.decode import UnreadableImage
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 def readable_images(source: Source, ascending: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
     """Yield the images at given positions, skipping those that cannot be read.
 
-    Shards are read sequentially, since random access to their images is slow.
-
     Args:
         source: The images.
         ascending: Positions in ascending order.
@@ -26,29 +24,24 @@ def readable_images(source: Source, ascending: Sequence[int]) -> Iterator[tuple[
     Yields:
         Position and image, uint8 (3, height, width).
     """
-    if isinstance(source, ShardedImages):
-        for position, encoded in zip(ascending, source.encoded(ascending), strict=True):
-            try:
-                yield position, source.decode(position, encoded)
-            except UnreadableImage:
-                continue
-        return
-    for position in ascending:
+    readers = image_readers(source, ascending, tensors=True)
+    for position, read in zip(ascending, readers, strict=True):
         try:
-            yield position, source.read(position)
+            yield position, read()
         except UnreadableImage:
             continue
 
 
 def image_readers(
-    source: PixelSource, ascending: Sequence[int], *, tensors: bool
+    source: Source, ascending: Sequence[int], *, tensors: bool
 ) -> Iterator[Callable[[], Any]]:
     """Yield a function for each position that reads its image in any thread.
 
-    Shards are read sequentially while the functions are taken, by the thread that takes them.
+    Shards are read sequentially while the functions are taken, by the thread that takes them, since
+    random access to their images is slow.
 
     Args:
-        source: The images.
+        source: The images; for arrays, a `PixelSource`.
         ascending: Positions in ascending order.
         tensors: Whether the functions return tensors, or arrays, which need no torch.
 
@@ -61,6 +54,6 @@ def image_readers(
         for position, encoded in zip(ascending, source.encoded(ascending), strict=True):
             yield partial(decode, position, encoded)
         return
-    read = source.read if tensors else source.pixels
+    read = source.read if tensors else cast(PixelSource, source).pixels
     for position in ascending:
         yield partial(read, position)
