@@ -140,12 +140,6 @@ def test_the_parts_of_a_folder(tmp_path: Path):
     assert open_shards(str(tmp_path), "test").name == f"{tmp_path}:val"
 
 
-def test_progress_counts_images(tmp_path: Path):
-    told: list[int] = []
-    open_shards(str(write_tars(tmp_path / "data", [2, 0, 3])), advance=told.append)
-    assert told == [2, 0, 3]
-
-
 def test_the_fingerprint_changes_with_the_shards(tmp_path: Path):
     first = open_shards(str(write_tars(tmp_path / "a", [2, 3])))
     same = open_shards(str(write_tars(tmp_path / "b", [2, 3])))

@@ -14,7 +14,7 @@ import posixpath
 import re
 import stat
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
@@ -264,9 +264,7 @@ class SampledImages:
         return self._images.describe(int(self.positions[index]))
 
 
-def open_shards(
-    spec: str, split: Split = "train", advance: Callable[[int], None] = lambda _: None
-) -> ShardedImages:
+def open_shards(spec: str, split: Split = "train") -> ShardedImages:
     """Open the shards that a specification names.
 
     Parquet files have the columns that `open_source` describes. Tars are laid out as WebDataset
@@ -278,19 +276,13 @@ def open_shards(
         spec: A folder of .tar or .parquet files, one such file, or a pattern with * ? [ ] for them.
         split: The part to open if a folder has shards `train-…` and `test-…` (or val, valid,
             validation).
-        advance: Called after every shard with its number of images.
 
     Raises:
         UserError: A shard is damaged or compressed, the kinds of files are mixed, or there are no
             images.
     """
     paths, name, note = find_shards(spec, split)
-    shards: list[_Shard] = []
-    for path in paths:
-        shard = _open(path)
-        shards.append(shard)
-        advance(shard.groups[-1])
-    return ShardedImages(shards, name, note)
+    return ShardedImages([_open(path) for path in paths], name, note)
 
 
 def open_shard(path: Path) -> ShardedImages | None:
