@@ -94,6 +94,16 @@ class Parser(jsonargparse.ArgumentParser):
                 kind = hints[field.name]
                 self.add_argument(option, type=kind, default=field.default, help=text)
 
+    def add_optional(self, name: str, kind: type, text: str) -> None:
+        """Add an option with a value of this type, which is None unless it is given.
+
+        Args:
+            name: Name of the option, with _ for -.
+            kind: Type of its value.
+            text: What help says about it.
+        """
+        self.add_argument(f"--{name}", type=kind | None, default=None, help=text)
+
     def add_fields(self, config: type, methods: Mapping[str, type]) -> None:
         """Add an option for every field of a dataclass; only --help-fields shows nested fields.
 

@@ -41,44 +41,37 @@ def run(arguments: list[str], console: Console) -> str | None:
         "small",
     )
     parser.add_argument("out", type=str, help="file to write; for c a folder")
-    parser.add_argument(
-        "--format",
-        type=str | None,
-        default=None,
-        help="onnx, c, or reactnet (liuzechun/ReActNet); default: onnx for a name that ends in "
-        ".onnx",
+    parser.add_optional(
+        "format",
+        str,
+        "onnx, c, or reactnet (liuzechun/ReActNet); default: onnx for a name that ends in .onnx",
     )
-    parser.add_argument(
-        "--image_size",
-        type=int | None,
-        default=None,
-        help="side in pixels of the images for onnx and c; default: that of the training views",
+    parser.add_optional(
+        "image_size",
+        int,
+        "side in pixels of the images for onnx and c; default: that of the training views",
     )
-    parser.add_argument(
-        "--name",
-        type=str | None,
-        default=None,
-        help="c: name of the files, and prefix of all names in them; default: the packed file's",
+    parser.add_optional(
+        "name",
+        str,
+        "c: name of the files, and prefix of all names in them; default: the packed file's",
     )
-    parser.add_argument(
-        "--epilogue",
-        type=str | None,
-        default=None,
-        help="c: numbers of the maps and of the arithmetic on them: float (the default), int32 for "
+    parser.add_optional(
+        "epilogue",
+        str,
+        "c: numbers of the maps and of the arithmetic on them: float (the default), int32 for "
         "processors without floating point, or int16, which halves the maps and is less exact",
     )
-    parser.add_argument(
-        "--flash",
-        type=str | None,
-        default=None,
-        help="c: bytes of flash that the network may take, such as 320K; it is refused otherwise",
+    parser.add_optional(
+        "flash",
+        str,
+        "c: bytes of flash that the network may take, such as 320K; it is refused otherwise",
     )
-    parser.add_argument("--ram", type=str | None, default=None, help="c: the same for RAM")
-    parser.add_argument(
-        "--classes_on_device",
-        type=int | None,
-        default=None,
-        help="c: also write functions that learn up to this many classes from images on the "
+    parser.add_optional("ram", str, "c: the same for RAM")
+    parser.add_optional(
+        "classes_on_device",
+        int,
+        "c: also write functions that learn up to this many classes from images on the "
         "device, and leave the packed file's classifier out; default: none",
     )
     options = parser.read(arguments)

@@ -27,11 +27,10 @@ def run(arguments: list[str], console: Console) -> None:
         "expert (1adrianb/expert-binary-networks)",
     )
     parser.add_argument("--out", type=str, required=True, help="checkpoint to write, .safetensors")
-    parser.add_argument(
-        "--stage",
-        type=int | None,
-        default=None,
-        help="1: only the activations are binary, 2: the weights too; needed for burn-release and "
+    parser.add_optional(
+        "stage",
+        int,
+        "1: only the activations are binary, 2: the weights too; needed for burn-release and "
         "s2bnn, whose files do not say it (default: as the file says)",
     )
     options = parser.read(arguments)

@@ -40,11 +40,11 @@ def run(arguments: list[str], console: Console) -> None:
         action="store_true",
         help="compare burn's binary networks: sizes, and milliseconds in burn-engine, measured now",
     )
-    parser.add_argument("--image_size", type=int | None, default=None, help="side in pixels")
-    parser.add_argument("--classes", type=int | None, default=None,
-        help="outputs of a linear classifier (default: the checkpoint's, or none)",
-    )  # fmt: skip
-    parser.add_argument("--width", type=float | None, default=None, help="factor on the channels")
+    parser.add_optional("image_size", int, "side in pixels")
+    parser.add_optional(
+        "classes", int, "outputs of a linear classifier (default: the checkpoint's, or none)"
+    )
+    parser.add_optional("width", float, "factor on the channels")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.read(arguments)
     if options.family:

@@ -29,18 +29,16 @@ def run(arguments: list[str], console: Console) -> str | None:
     )
     parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
     parser.add_argument("out", type=str, help="file to write, .bnn")
-    parser.add_argument(
-        "--head",
-        type=str | None,
-        default=None,
-        help="linear classifier: the folder or file that evaluate linear wrote, or a checkpoint or "
+    parser.add_optional(
+        "head",
+        str,
+        "linear classifier: the folder or file that evaluate linear wrote, or a checkpoint or "
         "run of the same backbone with a classifier (default: that of a fine-tuned run)",
     )
-    parser.add_argument(
-        "--results",
-        type=str | None,
-        default=None,
-        help="folder; the file's size, its agreement with the network and its milliseconds per "
+    parser.add_optional(
+        "results",
+        str,
+        "folder; the file's size, its agreement with the network and its milliseconds per "
         "image on one thread of this machine are added to the results.jsonl in it",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")

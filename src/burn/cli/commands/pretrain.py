@@ -69,41 +69,28 @@ def run(arguments: list[str], console: Console) -> None:
         default=None,
         help="images: a folder, parquet file, CIFAR folder, digits, or stream:SHARDS",
     )
-    parser.add_argument(
-        "--teacher",
-        type=str | None,
-        default=None,
-        help="float network to learn from: lite0, a run folder, or others, see below",
+    parser.add_optional(
+        "teacher", str, "float network to learn from: lite0, a run folder, or others, see below"
     )
-    parser.add_argument(
-        "--init",
-        type=str | None,
-        default=None,
-        help="network to start from: a pretrained one (photos), a run folder or its file (default: "
+    parser.add_optional(
+        "init",
+        str,
+        "network to start from: a pretrained one (photos), a run folder or its file (default: "
         "random weights)",
     )
     parser.add_argument("--out", type=str, default=None, help="folder for the run, a new one")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
-    parser.add_argument(
-        "--max_steps",
-        type=int | None,
-        default=None,
-        help="optimizer steps after which each stage ends",
-    )
+    parser.add_optional("max_steps", int, "optimizer steps after which each stage ends")
     parser.add_argument(
         "--resume",
         action="store_true",
         help="continue the run in --out, further with larger --max-steps or --epochs",
     )
     parser.add_argument("--overwrite", action="store_true", help="restart the run in --out")
-    parser.add_argument(
-        "--devices", type=int | None, default=None,
-        help="processes that share each batch, one for each GPU here (default: 1)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--num_nodes", type=int | None, default=None,
-        help="number of nodes, see docs/guide/scale.md (default: 1)",
-    )  # fmt: skip
+    parser.add_optional(
+        "devices", int, "processes that share each batch, one for each GPU here (default: 1)"
+    )
+    parser.add_optional("num_nodes", int, "number of nodes, see docs/guide/scale.md (default: 1)")
     parser.add_options(Machine)
     parser.add_argument("--json", action="store_true", help="print stage summaries as JSON lines")
     parser.add_configuration()

@@ -23,11 +23,8 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "--out", type=str, default="report.html", help="page to write; an older page is replaced"
     )
-    parser.add_argument(
-        "--with_model",
-        type=str | None,
-        default=None,
-        help="packed file, which the page runs on photographs, offline",
+    parser.add_optional(
+        "with_model", str, "packed file, which the page runs on photographs, offline"
     )
     options = parser.read(arguments)
     from burn.core.paths import expand

@@ -72,10 +72,7 @@ def run(arguments: list[str], console: Console) -> str:
     parser.add_argument("labelled", type=str, help="images in one folder per class, or other data")
     parser.add_argument("out", type=str, help="packed file to write, a new one")
     parser.add_options(TrainRequest, skip=["labelled"])
-    parser.add_argument(
-        "--work", type=str | None, default=None,
-        help="folder for the steps (default: OUT without .bnn)",
-    )  # fmt: skip
+    parser.add_optional("work", str, "folder for the steps (default: OUT without .bnn)")
     parser.add_argument("--overwrite", action="store_true", help="start again, and replace OUT.bnn")
     options = parser.read(arguments)
     request = settings_of(options, TrainRequest)
