@@ -13,17 +13,9 @@ from burn.evaluation.detection.average_precision import Detections
 
 _SHOWN_FROM = 0.5  # least score of a drawn box
 _COLOURS = (
-    "#e4572e",
-    "#2e6fb7",
-    "#3a9d5d",
-    "#b5489e",
-    "#c98a00",
-    "#11808f",
-    "#7a5cc9",
-    "#8c5a3c",
-    "#20242b",
-    "#d4a5c9",
-)
+    "#e4572e", "#2e6fb7", "#3a9d5d", "#b5489e", "#c98a00",
+    "#11808f", "#7a5cc9", "#8c5a3c", "#20242b", "#d4a5c9",
+)  # fmt: skip
 
 
 def draw_detections(

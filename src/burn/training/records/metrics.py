@@ -17,28 +17,11 @@ from burn.core.files import write_text
 from burn.core.inputs import read_text
 
 COLUMNS: tuple[str, ...] = (
-    "step",
-    "epoch",
-    "loss",
-    "kl",
-    "feature_similarity",
-    "lambda",
-    "distillation",
-    "contrastive",
-    "accuracy",
-    "learning_rate",
-    "target_entropy",
-    "target_mean_entropy",
-    "target_peak",
-    "feature_std",
-    "effective_rank",
-    "feature_rank",
-    "feature_spread",
-    "knn",
-    "weight_flips",
-    "images_per_second",
-    "memory",
-)
+    "step", "epoch", "loss", "kl", "feature_similarity", "lambda", "distillation", "contrastive",
+    "accuracy", "learning_rate", "target_entropy", "target_mean_entropy", "target_peak",
+    "feature_std", "effective_rank", "feature_rank", "feature_spread", "knn", "weight_flips",
+    "images_per_second", "memory",
+)  # fmt: skip
 # The columns that a method's terms fill; other terms are written to terms.csv.
 TERMS = frozenset(
     ("loss", "kl", "feature_similarity", "lambda", "distillation", "contrastive", "accuracy")
@@ -46,14 +29,9 @@ TERMS = frozenset(
 TERM_COLUMNS: tuple[str, ...] = ("step", "term", "value")
 GRADIENT_COLUMNS: tuple[str, ...] = ("step", "part", "norm")
 LAYER_COLUMNS: tuple[str, ...] = (
-    "step",
-    "epoch",
-    "layer",
-    "weight_flips",
-    "weight_balance",
-    "activation_balance",
+    "step", "epoch", "layer", "weight_flips", "weight_balance", "activation_balance",
     "dead_channels",
-)
+)  # fmt: skip
 _NAMES = {"part", "layer", "term"}  # columns of text; all others are numbers
 
 Row = Mapping[str, str | int | float]
