@@ -133,12 +133,11 @@ def test_classes_that_no_test_image_has_are_rows_of_zeros():
 
 
 def test_too_many_classes_are_noted_and_not_kept(tmp_path: Path):
-    source = Slopes(4)
     for number, is_kept in ((MOST_CLASSES, True), (MOST_CLASSES + 1, False)):
+        source = Slopes(4, tuple(f"class {i}" for i in range(number)))
         evaluated = context(tmp_path / str(number), source, source)
         (tmp_path / str(number)).mkdir()
-        names = [str(i) for i in range(number)]
-        keep_confusion(evaluated, "knn", "top1", torch.eye(number), torch.arange(number), names)
+        keep_confusion(evaluated, "knn", "top1", torch.eye(number), torch.arange(number))
         assert (tmp_path / str(number) / "confusion.json").exists() == is_kept
         assert len(evaluated.notes) == (not is_kept)
 
@@ -181,7 +180,7 @@ def test_protocols_keep_the_newest(teacher: Path, tmp_path: Path):
 def test_neighbours_are_those_of_a_sort_and_tiles_are_where_they_belong(tmp_path: Path):
     train, test = Slopes(200, seed=1), Slopes(50, seed=2)
     bank, queries = features(train, 1), features(test, 2)
-    keep_neighbours(context(tmp_path, train, test), bank, queries, CLASSES)
+    keep_neighbours(context(tmp_path, train, test), bank, queries)
     about, picture = kept(tmp_path)
     rows = about.pop("rows")
     assert about == {
@@ -264,9 +263,7 @@ def test_other_networks_are_shown_on_the_same_images(tmp_path: Path):
     train, test = Slopes(200, seed=1), Slopes(50, seed=2)
     contents, shown = [], []
     for seed in (2, 2, 3):
-        keep_neighbours(
-            context(tmp_path, train, test), features(train, 1), features(test, seed), CLASSES
-        )
+        keep_neighbours(context(tmp_path, train, test), features(train, 1), features(test, seed))
         contents.extend(pictures(tmp_path))
         shown.append([row["position"] for row in kept(tmp_path)[0]["rows"]])
     assert contents[0] == contents[1] != contents[2]
@@ -298,11 +295,11 @@ def test_classes_take_turns(number: int):
 def test_images_that_cannot_be_read_any_more_are_passed_over(tmp_path: Path):
     train, test = Slopes(60, seed=1), Slopes(40, seed=2)
     bank, queries = features(train, 1), features(test, 2)
-    keep_neighbours(context(tmp_path, train, test), bank, queries, CLASSES)
+    keep_neighbours(context(tmp_path, train, test), bank, queries)
     rows = kept(tmp_path)[0]["rows"]
     test.broken = {rows[0]["position"], rows[5]["position"]}
     train.broken = {row["neighbours"][1]["position"] for row in rows}
-    keep_neighbours(context(tmp_path, train, test), bank, queries, CLASSES)
+    keep_neighbours(context(tmp_path, train, test), bank, queries)
     about, picture = kept(tmp_path)
     assert len(about["rows"]) == ROWS
     assert test.broken.isdisjoint(row["position"] for row in about["rows"])
@@ -320,7 +317,7 @@ def test_images_that_cannot_be_read_any_more_are_passed_over(tmp_path: Path):
 def test_where_all_have_vanished_it_is_said(tmp_path: Path):
     test = Slopes(40, broken=range(40))
     evaluated = context(tmp_path, test, test)
-    keep_neighbours(evaluated, features(test, 1), features(test, 2), CLASSES)
+    keep_neighbours(evaluated, features(test, 1), features(test, 2))
     assert not list(tmp_path.iterdir())
     assert evaluated.notes == [
         "neighbours are not kept: the images of slopes 0 cannot be read any more"
@@ -329,7 +326,7 @@ def test_where_all_have_vanished_it_is_said(tmp_path: Path):
 
 def test_few_images_make_few_rows_and_leave_paper(tmp_path: Path):
     train, test = Slopes(3, seed=1), Slopes(4, seed=2)
-    keep_neighbours(context(tmp_path, train, test), features(train, 1), features(test, 2), CLASSES)
+    keep_neighbours(context(tmp_path, train, test), features(train, 1), features(test, 2))
     about, picture = kept(tmp_path)
     assert [len(row["neighbours"]) for row in about["rows"]] == [3] * 4
     assert about["columns"] == 6
@@ -368,7 +365,7 @@ def test_shards_show_the_same_as_the_file_in_memory(tmp_path: Path):
         out = tmp_path / "out"
         out.mkdir(exist_ok=True)
         bank = features(source, 1)  # with those of the image that has become unreadable
-        keep_neighbours(context(out, source, source), bank, features(source, 2), CLASSES)
+        keep_neighbours(context(out, source, source), bank, features(source, 2))
         (text,) = (out / "neighbours").glob("*.json")
         contents.extend(pictures(out))
         assert '"position": 11,' not in text.read_text()

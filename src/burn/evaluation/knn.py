@@ -124,6 +124,6 @@ def run_knn(context: EvaluationContext, config: KnnConfig, console: Console) -> 
     used = {**asdict(config), "k": min(config.k, len(bank.values))}
     results = context.results("knn", numbers, used, began, right=right)
     context.announce(results)
-    keep_confusion(context, "knn", "top1", scores, queries.labels, context.class_names)
-    keep_neighbours(context, bank, queries, context.class_names)
+    keep_confusion(context, "knn", "top1", scores, queries.labels)
+    keep_neighbours(context, bank, queries)
     return results

@@ -56,14 +56,8 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
         "linear", evaluated.numbers, settings, evaluated.began, right=evaluated.right
     )
     context.announce(results)
-    keep_confusion(
-        context,
-        "linear",
-        next(iter(evaluated.numbers)),
-        evaluated.scores,
-        evaluated.labels,
-        context.class_names,
-    )
+    top1 = next(iter(evaluated.numbers))
+    keep_confusion(context, "linear", top1, evaluated.scores, evaluated.labels)
     if isinstance(probe, nn.Linear):  # the mlp probe is not a linear classifier
         classes = tuple(context.train.classes)
         # The classes stay as evaluated; only their probabilities change.

@@ -66,8 +66,7 @@ def test(
     show(results, context.notes)
     context.keep(partial(append_results, folder.path / "results.jsonl", results))
     told_so_far = len(context.notes)
-    names = context.class_names
-    keep_confusion(context, "finetune", "top1", scores, features.labels, names)
+    keep_confusion(context, "finetune", "top1", scores, features.labels)
     for note in context.notes[told_so_far:]:
         job.console.print(printable(note))
     context.require_kept()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -39,7 +38,6 @@ def keep_confusion(
     metric: str,
     scores: Tensor,
     labels: Tensor,
-    classes: Sequence[str],
 ) -> None:
     """Write confusion.json to `context.out`, if there is one, replacing an older one.
 
@@ -51,10 +49,10 @@ def keep_confusion(
         metric: Name of the result that the matrix's diagonal gives.
         scores: Scores of the test images, (images, classes).
         labels: Labels of the test images, int64 (images,).
-        classes: Names of the classes.
     """
     if context.out is None:
         return
+    classes = context.class_names
     if len(classes) > MOST_CLASSES:
         context.notes.append(
             f"{NAME} is not kept: {len(classes)} classes, more than {MOST_CLASSES}"

@@ -41,9 +41,7 @@ _PAPER, _INK, _OTHER = "#eceef1", "#20242b", "#b3401f"  # white images are visib
 Tile = NDArray[np.uint8]
 
 
-def keep_neighbours(
-    context: EvaluationContext, bank: Features, queries: Features, classes: Sequence[str]
-) -> None:
+def keep_neighbours(context: EvaluationContext, bank: Features, queries: Features) -> None:
     """Write neighbours/NETWORK.json and .jpg to `context.out`, if there is one.
 
     They replace only files of the same network on the same images. Images that can no longer be
@@ -53,12 +51,12 @@ def keep_neighbours(
         context: The network, the images and the folder.
         bank: Plain features of the training images, with labels.
         queries: Plain features of the test images, with labels.
-        classes: Names of the labels.
     """
     if context.out is None:
         return
     assert bank.labels is not None
     assert queries.labels is not None
+    classes = context.class_names
     asked = _readable(context.test, spread(queries, len(context.test)))
     if not asked:
         context.notes.append(
