@@ -105,6 +105,39 @@ def test_numbers_are_the_commands(run: burn.Run, tmp_path: Path):
     assert (kept.value, kept.right) == (by_command.value, by_command.right)
 
 
+def test_a_row_names_the_checkpoint_until_the_network_is_changed(run: burn.Run, tmp_path: Path):
+    backbone, words = run.backbone, {"train": "digits", "test": "digits", "progress": False}
+    before = burn.evaluate("knn", backbone, out=tmp_path, **words).results[0]
+    with torch.no_grad():
+        next(backbone.parameters()).mul_(2)
+    after = burn.evaluate("knn", backbone, out=tmp_path, **words).results[0]
+    assert Path(before.checkpoint) == run.out / "stage2.safetensors"
+    assert before.training is not None
+    assert after.training is None
+    assert after.model.startswith(f"{before.model}, changed (")
+    assert len(list((tmp_path / "neighbours").glob("*.json"))) == 2
+
+
+def test_options_of_the_command_are_arguments(run: burn.Run):
+    words = {"train": "digits", "test": "digits", "progress": False}
+    random = burn.evaluate("knn", run.out, random_init=True, compute="float32", **words)
+    assert random.results[0].training is None
+    assert random.results[0].settings["compute"] == "float32"
+    with pytest.raises(burn.UserError, match="random_init takes the name of a network"):
+        burn.evaluate("knn", run.backbone, random_init=True, **words)
+
+
+def test_layers_keep_their_modes(run: burn.Run):
+    backbone = run.backbone.train()
+    frozen = [layer.eval() for layer in backbone.modules() if isinstance(layer, nn.BatchNorm2d)]
+    modes = [layer.training for layer in backbone.modules()]
+    burn.evaluate("knn", backbone, train="digits", test="digits", progress=False)
+    with pytest.raises(burn.UserError, match="int has no length"):
+        burn.evaluate("knn", backbone, train=5, test="digits", progress=False)
+    assert [layer.training for layer in backbone.modules()] == modes
+    assert frozen
+
+
 def test_the_weights_in_memory_are_what_is_packed(run: burn.Run, tmp_path: Path):
     import burn_engine
 

@@ -7,12 +7,13 @@ The functions return plain values, print nothing but a progress bar, and raise `
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import functools
 import hashlib
 import html
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, ParamSpec, TypeVar
@@ -21,9 +22,9 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from burn.backbones.base import Backbone
+from burn.backbones.base import Backbone, modes_kept
 from burn.backbones.module import ModuleBackbone
-from burn.checkpoints.classifier import Classifier
+from burn.checkpoints.classifier import Classifier, fingerprint
 from burn.checkpoints.foreign.weights import Teacher, backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.checkpoints.pretrained import names_checkpoint
@@ -38,7 +39,7 @@ from burn.data.dataset import DatasetSource
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import Packed, named_classifier, pack_network, read_head
-from burn.evaluation.configs import Request
+from burn.evaluation.configs import EvaluationCompute, Request
 from burn.evaluation.context import Model, model_of
 from burn.evaluation.entries import PROTOCOLS
 from burn.evaluation.registry import Evaluated, evaluate_checkpoint
@@ -48,7 +49,7 @@ from burn.recipes.registry import DEFAULT, find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.load.files import MOST_PICTURE
 from burn.report.render.tables import number_name
-from burn.runtime.compute import Device, Kernels
+from burn.runtime.compute import Compute, Device, Kernels
 from burn.training.plan import Machine, RunPlan
 from burn.training.records.summary import StageSummary
 from burn.training.records.view_samples import NAME as VIEWS
@@ -143,7 +144,7 @@ class Evaluation(Evaluated):
         return _table((model, ""), rows) + notes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuned(Evaluation):
     """A finished fine-tuning run, and its accuracies on the test images.
 
@@ -337,7 +338,7 @@ def load(checkpoint: str | Path) -> Backbone:
     if names_checkpoint(path):
         held = load_checkpoint(find_checkpoint(path))
         backbone = backbone_from(held)
-        backbone.checkpoint = Checkpoint({}, held.meta, held.origin)
+        backbone.checkpoint = Checkpoint({}, held.meta, held.origin, fingerprint(backbone))
         return backbone
     return load_backbone(str(checkpoint))[0]
 
@@ -351,7 +352,9 @@ def evaluate(
     test: str | Path | Source | Any,
     out: str | Path | None = None,
     seed: int = 0,
+    random_init: bool = False,
     device: Device = "auto",
+    compute: EvaluationCompute = "auto",
     workers: int | None = None,
     progress: bool = True,
     **settings: Any,
@@ -366,7 +369,9 @@ def evaluate(
         test: Images that it is tested on.
         out: Folder for the results and the files that belong to them. None writes nothing.
         seed: Random seed.
+        random_init: Evaluate random weights of the same network, for comparison.
         device: auto, cpu or cuda.
+        compute: How features are computed: auto, packed, bfloat16 or float32.
         workers: Number of data-loader workers. None chooses it by the device.
         progress: Show a progress bar on standard error.
         settings: The protocol's settings, by the names of its options: `k=20`, `epochs=30`.
@@ -374,32 +379,28 @@ def evaluate(
     Raises:
         UserError: An argument or the data cannot be used.
     """
-    _check_flags(progress=progress)
+    _check_flags(random_init=random_init, progress=progress)
     if not isinstance(protocol, str) or protocol not in PROTOCOLS:
         raise UserError(f"unknown protocol {shown(protocol)}: give one of {', '.join(PROTOCOLS)}")
     config = from_plain(PROTOCOLS[protocol].config, settings)
-    given = None
-    if not isinstance(model, nn.Module):
-        _path(model, "model")
-    else:
-        was_training = model.training
-        given = _model_of(model)
-        was_on = given.backbone.mean.device
-    train_name, train_source = _named(train, "train")
-    test_name, test_source = _named(test, "test")
-    request = from_plain(
-        Request,
-        {
-            "checkpoint": str(model) if given is None else given.name,
-            "train": train_name,
-            "test": test_name,
-            "out": None if out is None else str(_path(out, "out")),
-            "seed": seed,
-            "device": device,
-            "workers": workers,
-        },
-    )
-    try:
+    with _left_as_it_was(model):
+        checkpoint, given = _model_of(model, random_init=random_init)
+        train_name, train_source = _named(train, "train")
+        test_name, test_source = _named(test, "test")
+        request = from_plain(
+            Request,
+            {
+                "checkpoint": checkpoint,
+                "train": train_name,
+                "test": test_name,
+                "out": None if out is None else str(_path(out, "out")),
+                "seed": seed,
+                "random_init": random_init,
+                "device": device,
+                "compute": compute,
+                "workers": workers,
+            },
+        )
         done = evaluate_checkpoint(
             protocol,
             request,
@@ -409,9 +410,6 @@ def evaluate(
             train=train_source,
             test=test_source,
         )
-    finally:
-        if given is not None:  # leave the caller's network as it was
-            given.backbone.to(was_on).train(was_training)
     return Evaluation(done.results, done.notes, done.classifier)
 
 
@@ -423,9 +421,11 @@ def finetune(
     test: str | Path | Source | Any,
     out: str | Path,
     seed: int = 0,
+    random_init: bool = False,
     resume: bool = False,
     overwrite: bool = False,
     device: Device = "auto",
+    compute: Compute = "auto",
     workers: int | None = None,
     save_every: float = 5.0,
     progress: bool = True,
@@ -440,9 +440,11 @@ def finetune(
         test: Labelled images to test on, once, at the end.
         out: Folder of the run.
         seed: Random seed.
+        random_init: Begin from random weights of the same network, for comparison.
         resume: Continue the run in `out` where it stopped, or start it.
         overwrite: Restart a run that exists in `out`.
         device: auto, cpu or cuda.
+        compute: Number format of training: auto, bfloat16 or float32.
         workers: Number of data-loader workers. None chooses it by the device.
         save_every: Minutes between two resume files.
         progress: Show progress on standard error.
@@ -458,26 +460,26 @@ def finetune(
         Interrupted: After Ctrl-C. The run is saved, and the same call with `resume=True` continues
             it.
     """
-    _check_flags(resume=resume, overwrite=overwrite, progress=progress)
+    _check_flags(random_init=random_init, resume=resume, overwrite=overwrite, progress=progress)
     config = from_plain(FinetuneConfig, settings)
-    given = None
     if isinstance(model, nn.Module):
-        given = _model_of(copy.deepcopy(model))
-    else:
-        _path(model, "model")
+        model = copy.deepcopy(model)
+    checkpoint, given = _model_of(model, random_init=random_init)
     train_name, train_source = _named(train, "train")
     test_name, test_source = _named(test, "test")
     request = from_plain(
         FinetuneRequest,
         {
-            "checkpoint": str(model) if given is None else given.name,
+            "checkpoint": checkpoint,
             "train": train_name,
             "test": test_name,
             "out": str(_path(out, "out")),
             "seed": seed,
+            "random_init": random_init,
             "resume": resume,
             "overwrite": overwrite,
             "device": device,
+            "compute": compute,
             "workers": workers,
             "save_every": save_every,
         },
@@ -557,18 +559,46 @@ def _named(data: Any, split: str) -> tuple[str, Source | None]:
     return source.name, source
 
 
-def _model_of(backbone: nn.Module) -> Model:
-    """Return a network in memory in the form that the protocols take, or raise UserError."""
-    if not isinstance(backbone, Backbone):
+@contextlib.contextmanager
+def _left_as_it_was(model: Any) -> Iterator[None]:
+    """Leave a network in memory on its device and all of its layers in their modes."""
+    if not isinstance(model, Backbone):
+        yield
+        return
+    device = model.mean.device
+    with modes_kept(model):
+        try:
+            yield
+        finally:
+            model.to(device)
+
+
+def _model_of(model: Any, *, random_init: bool) -> tuple[str, Model | None]:
+    """Return the name of a network's checkpoint and, if it is in memory, the network in eval mode.
+
+    A network that was changed since it was loaded is none of its checkpoint, and is told apart from
+    others by its weights.
+    """
+    if not isinstance(model, nn.Module):
+        _path(model, "model")
+        return str(model), None
+    if not isinstance(model, Backbone):
         raise UserError(
-            f"model is a {type(backbone).__name__}: give a run's folder, a checkpoint, or what "
+            f"model is a {type(model).__name__}: give a run's folder, a checkpoint, or what "
             "burn.load returned"
         )
-    if backbone.checkpoint is not None:
-        return model_of(backbone.checkpoint, backbone.eval())
-    views = ViewConfig(size=backbone.fixed_size or 224)
-    meta = plain_meta(backbone.config.name, backbone, views)
-    return Model(backbone.config.name, backbone.eval(), views, meta=meta)
+    if random_init:
+        raise UserError("random_init takes the name of a network, not one in memory")
+    held, now = model.checkpoint, fingerprint(model)
+    if held is None:
+        views = ViewConfig(size=model.fixed_size or 224)
+        meta = plain_meta(model.config.name, model, views)
+        return model.config.name, Model(model.config.name, model.eval(), views, meta=meta)
+    given = model_of(held, model.eval())
+    if now == held.fingerprint:
+        return held.origin, given
+    name = f"{given.name}, changed ({now[:6]})"
+    return name, replace(given, name=name, training=None)
 
 
 def _teacher_of(module: nn.Module, recipe: Recipe) -> Teacher:

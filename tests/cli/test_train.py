@@ -70,6 +70,9 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
     assert again == ["pretrain", "report"]
     assert train("--data", "digits.parquet", "--pretrain-epochs", "2") == 2
     assert "pretrain_epochs was 1, is 2; give another --work" in capsys.readouterr().err
+    (place / "digits.bnn").write_bytes(b"another file")
+    assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 2
+    assert "digits.bnn was not made by the steps in --work digits:" in capsys.readouterr().err
 
 
 def test_what_changed_since_is_not_gone_on_with_or_deleted(
@@ -128,6 +131,7 @@ def test_an_interrupted_step_names_the_whole_command(
         (("--recipe", "simclr_small"), "--recipe simclr_small has no teacher: give another"),
         (("--epochs", "0"), "epochs 0"),
         (("--pretrain-epochs", "0"), "pretrain-epochs 0"),
+        (("--pretrain-epochs", "3"), "--pretrain-epochs is of pretraining: give its images by"),
         (("--work", "digits.parquet"), "--work digits.parquet is a file"),
         (("--work", "start"), "--work start holds other files"),
     ],

@@ -33,6 +33,14 @@ def test_a_subset_reads_what_its_source_does():
     assert subset.labels.tolist() == source.labels[[9, 5]].tolist()
 
 
+def test_a_subset_has_a_fingerprint_of_its_own_unless_it_is_all_of_the_source():
+    source = Digits("train")
+    parts = [Subset(source, range(start, start + 9)) for start in (0, 9)]
+    assert len({source.fingerprint, *(part.fingerprint for part in parts)}) == 3
+    assert Subset(source, range(9)).fingerprint == parts[0].fingerprint
+    assert Subset(source, range(len(source))).fingerprint == source.fingerprint
+
+
 def test_too_few_images_of_a_class_are_named():
     source = Digits("train")
     assert source.labels is not None

@@ -476,6 +476,7 @@ def folder_of(path: Path, **counts: int) -> str:
         ({"a": 4, "b": 4}, {"a": 2, "b": 2}, ["--kl", "2"], "--kl 2"),
         ({"a": 4, "b": 4}, {"a": 2, "b": 2}, ["--teacher", "nobody"], "no checkpoint at nobody"),
         ({"a": 4, "b": 4}, {"a": 2, "b": 2}, ["--teacher-size", "64"], "without --teacher"),
+        ({"a": 4, "b": 4}, {"a": 2, "b": 2}, ["--kl", "0.1"], "--kl without --teacher"),
         ({"a": 4, "b": 4}, {"a": 2, "b": 2}, ["--lrs", "900"], "diverged: give lower --lrs"),
     ],
 )  # fmt: skip

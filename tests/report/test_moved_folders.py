@@ -26,7 +26,9 @@ def test_a_file_names_paths_from_its_own_folder(tmp_path: Path, monkeypatch: pyt
     assert located_path("../student", folder) == str(run)
     assert located_path("runs/student", folder) == str(run)  # as burn 0.2 stored it
     assert stored_path(str(run), run) == "."
-    for name in ("lite0", "hub:resnet50", "resnet18:w.pth", "", "no/where", "a\0b", "x" * 5000):
+    (folder / "photos").mkdir()  # images, while the name means a network that comes with burn
+    (tmp_path / "photos").mkdir()
+    for name in ("photos", "lite0", "hub:resnet50", "resnet18:w.pth", "", "no/where", "a\0b", "x" * 5000):
         assert stored_path(name, folder) == located_path(name, folder) == name
 
 

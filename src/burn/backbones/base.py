@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,17 @@ from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
 from burn.core.types import Checkpoint
 from burn.layers.chain import Chain
+
+
+@contextmanager
+def modes_kept(module: nn.Module) -> Iterator[None]:
+    """Leave every layer of a module in the mode, training or eval, in which it is now."""
+    modes = {layer: layer.training for layer in module.modules()}
+    try:
+        yield
+    finally:
+        for layer, training in modes.items():
+            layer.training = training
 
 
 class Backbone(nn.Module, ABC):

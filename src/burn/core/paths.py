@@ -71,6 +71,18 @@ def is_there(name: str | Path) -> bool:
         return False
 
 
+def _is_place(name: str, place: str | Path) -> bool:
+    """Return whether a name means what is at a place.
+
+    A single word does not mean a folder without checkpoints: `photos` is a network that comes with
+    burn, beside a folder of photos, too.
+    """
+    if not name or not is_there(place):
+        return False
+    is_word = Path(name).name == name
+    return not is_word or Path(place).is_file() or any(Path(place).glob("stage*.safetensors"))
+
+
 def stored_path(name: str, folder: Path) -> str:
     """Return how a file in a folder names a path, so that both can be moved together.
 
@@ -81,7 +93,7 @@ def stored_path(name: str, folder: Path) -> str:
     Returns:
         The path relative to the folder, or the name itself where there is nothing at that path.
     """
-    if not name or not is_there(name):
+    if not _is_place(name, name):
         return name
     try:
         return os.path.relpath(os.path.realpath(name), os.path.realpath(folder))
@@ -102,8 +114,8 @@ def located_path(name: str, folder: Path) -> str:
         The absolute path without links, or the name itself where there is nothing at either place.
     """
     for place in (folder.resolve() / name, Path(name)):
-        if name and is_there(place):
-            return str(place.resolve())
+        if _is_place(name, place):
+            return str(Path(place).resolve())
     return name
 
 

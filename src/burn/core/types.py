@@ -134,11 +134,13 @@ class Checkpoint:
             ...).
         meta: Plain JSON values, which `burn.checkpoints.native` lists.
         origin: The file, for messages.
+        fingerprint: Of the network that was made of it, to see whether that has changed since.
     """
 
     weights: Mapping[str, torch.Tensor]
     meta: Mapping[str, Any]
     origin: str = "the checkpoint"
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)

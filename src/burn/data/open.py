@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import stat
 from collections.abc import Iterator
 from itertools import islice
@@ -209,6 +208,4 @@ def _part_of(source: Source, part: str) -> Subset:
     rest = np.setdiff1d(np.arange(len(source)), tenth)
     chosen = _Part(source, tenth if part == "tenth" else rest)
     chosen.name = f"{source.name}:{part}"
-    digest = hashlib.sha256(chosen.indices.tobytes() + source.fingerprint.encode()).hexdigest()
-    chosen.fingerprint = digest[: len(source.fingerprint)]
     return chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,9 @@ class Subset:
             None if source.labels is None else source.labels[self.indices]
         )
         self.fingerprint = source.fingerprint
+        if not np.array_equal(self.indices, np.arange(len(source))):
+            told = self.indices.tobytes() + source.fingerprint.encode()
+            self.fingerprint = hashlib.sha256(told).hexdigest()[: len(source.fingerprint)]
 
     def __len__(self) -> int:
         return len(self.indices)

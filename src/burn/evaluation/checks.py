@@ -43,6 +43,8 @@ def check_sources(train: Source, test: Source) -> tuple[Source, Source]:
         UserError: The images do not fit; the message says which classes differ.
     """
     for source in (train, test):
+        if not len(source):
+            raise UserError(f"{source.name} holds no image")
         if fault := missing_labels(source):
             raise UserError(fault)
     assert train.labels is not None

@@ -289,8 +289,8 @@ def open_context(
 ) -> EvaluationContext:
     """Make the context of a network on some images, as every command evaluates.
 
-    The network moves to the device. The context's notes tell how labels helped to train it and
-    which images are left out.
+    The network moves to the device. The context's notes tell how labels helped to train it,
+    whether it is tested on the training images, and which images are left out.
 
     Args:
         model: The network.
@@ -326,6 +326,12 @@ def open_context(
         packed=packed_forward(backbone, size, compute, torch_device(device)) if frozen else None,
         meta=model.meta,
     )
+    train, test = sources
+    if (train.fingerprint, len(train)) == (test.fingerprint, len(test)):
+        context.notes.append(
+            f"{test.name} is both trained and tested on, so the numbers tell nothing of other "
+            "images: give NAME:rest to train on and NAME:tenth to test on"
+        )
     for source in sources:
         lines = [f"{source.name}: {line}" for line in remarks(source)]
         context.notes.extend(line for line in lines if line not in context.notes)

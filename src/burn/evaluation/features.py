@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from burn.backbones.base import Backbone
+from burn.backbones.base import Backbone, modes_kept
 from burn.core.errors import UserError
 from burn.core.types import Features
 from burn.data.base import Source
@@ -55,20 +55,16 @@ def extract_features(
         UserError: None of the images can be read.
     """
     device = next(backbone.parameters()).device
-    training = backbone.training
-    backbone.eval()
     values, kept = [], []
     forward = Forward(backbone, bfloat16, packed)
-    try:
-        with torch.inference_mode():
-            pin = device.type == "cuda"
-            for batch in plain_batches(source, views, batch_size, workers, indices, view, pin=pin):
-                if batch.views:
-                    values.append(forward(batch.views[0], pool).cpu())
-                    kept.append(batch.indices)
-                advance(len(batch.indices) + len(batch.unreadable))
-    finally:
-        backbone.train(training)
+    with modes_kept(backbone), torch.inference_mode():
+        backbone.eval()
+        pin = device.type == "cuda"
+        for batch in plain_batches(source, views, batch_size, workers, indices, view, pin=pin):
+            if batch.views:
+                values.append(forward(batch.views[0], pool).cpu())
+                kept.append(batch.indices)
+            advance(len(batch.indices) + len(batch.unreadable))
     if not values:
         raise UserError(f"{source.name}: none of its images can be read")
     positions = torch.cat(kept)

@@ -21,7 +21,7 @@ from burn.core.plugins import imports
 if TYPE_CHECKING:
     from burn.data.base import Source
 
-_PLAN = "train.json"
+_PLAN, _PACKED = "train.json", "packed.sha256"
 _PARTS = ("pretrained", "linear", "tuned")  # folders of the steps
 _USUAL = ("data", "test", "init", "teacher", "work", "epochs", "pretrain_epochs", "overwrite")
 
@@ -111,7 +111,8 @@ class _Steps:
             UserError: What was asked for cannot be done.
             Interrupted: After a signal; the same command goes on.
         """
-        from burn.core.files import locked
+        from burn.core.files import locked, write_text
+        from burn.core.inputs import sha256_of
         from burn.core.paths import expand, require_kept
         from burn.training.run_dir import make_folder
 
@@ -138,6 +139,7 @@ class _Steps:
                 if tuned <= linear:
                     chosen = [network, str(self._out), "--head", str(self._work / "linear")]
                 self._step("pack", *chosen)
+                write_text(work / _PACKED, sha256_of(out) + "\n")
             # A fine-tuned network that was not packed would open the report.
             told = ["pretrained", "linear", *(["tuned"] if tuned > linear else [])]
             paths = [str(self._work / name) for name in told if (work / name).exists()]
@@ -167,6 +169,8 @@ class _Steps:
         require_within(0, 2**32 - 1, seed=request.seed)
         if request.pretrain_epochs is not None:
             require_within(1, 10**6, pretrain_epochs=request.pretrain_epochs)
+            if request.data is None:
+                raise UserError("--pretrain-epochs is of pretraining: give its images by --data")
         FinetuneConfig(epochs=request.epochs).check()
         check_start(request.init, recipe if request.data is not None else None)
         require_network(request.teacher)
@@ -198,6 +202,7 @@ class _Steps:
             raise UserError(f"--work {self._work} is a file: give a folder")
         if file.is_file() and not overwrite:
             self._require_same(file, plan)
+            self._require_own(out, work)
             return
         if not file.is_file() and work.exists() and any(work.iterdir()):
             raise UserError(f"--work {self._work} holds other files: give another folder")
@@ -207,7 +212,7 @@ class _Steps:
         if file.is_file():
             for part in _PARTS:
                 shutil.rmtree(work / part, ignore_errors=True)
-            for old in (file, work / "report.html"):
+            for old in (file, work / _PACKED, work / "report.html"):
                 old.unlink(missing_ok=True)
 
     def _require_same(self, file: Path, plan: dict[str, Any]) -> None:
@@ -224,6 +229,18 @@ class _Steps:
             raise UserError(
                 f"--work {self._work} holds steps of another call: {changed}; give another --work, "
                 "or --overwrite"
+            )
+
+    def _require_own(self, out: Path, work: Path) -> None:
+        """Check that the packed file, if it is there, is the one that these steps made."""
+        from burn.core.inputs import sha256_of
+
+        own = work / _PACKED
+        made = own.read_text().strip() if own.is_file() else None
+        if out.exists() and not (out.is_file() and sha256_of(out) == made):
+            raise UserError(
+                f"{self._out} was not made by the steps in --work {self._work}: give another name, "
+                "or remove it"
             )
 
     def _remember(self, work: Path, plan: dict[str, Any]) -> None:
