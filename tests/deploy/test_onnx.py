@@ -186,15 +186,15 @@ def test_the_graph_is_as_by_hand_and_as_large_as_its_weights(plain: Made):
 
 def test_an_argument_of_zero_is_plus_one(tmp_path: Path):
     """Numbers that binary fractions hold: a sum that is exactly at the threshold."""
-    layer: Any = BinaryConvolution(
+    layer = BinaryConvolution(
         name="x",
         stride=1,
         shortcut=True,
         weight=np.ones((1, 1, 1, 1), np.uint8),
-        threshold=np.array([0.75], np.float32),
-        multiplier=np.ones(1, np.float32),
-        bias=np.zeros(1, np.float32),
-        slope=np.ones(1, np.float32),
+        threshold=np.array([0.75]),
+        multiplier=np.ones(1),
+        bias=np.zeros(1),
+        slope=np.ones(1),
     )
     convolution = torch.nn.Sequential(room._module(layer, signs=True)).eval()
     images = torch.tensor([0.75, 0.75 - 2**-20]).view(2, 1, 1, 1)

@@ -28,6 +28,8 @@ MAX_OUTPUTS = 1_000_000
 MAX_IMAGE_SIDE = 4_096
 
 Floats = NDArray[np.float32]
+# Float32 in a file. burn folds networks into these classes in float64, and rounds as it writes.
+Constants = NDArray[Any]
 Gate = Literal["none", "input", "mixed"]
 GATES: tuple[Gate, ...] = ("none", "input", "mixed")
 
@@ -43,7 +45,7 @@ class Layer:
 
     kind: ClassVar[str]
     name: str
-    bias: Floats
+    bias: Constants
 
     @property
     def channels(self) -> int:
@@ -81,8 +83,8 @@ class Convolution(Layer):
 
     kind: ClassVar[str] = "convolution"
     stride: int
-    weight: Floats
-    padding: Floats
+    weight: Constants
+    padding: Constants
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,9 +105,9 @@ class BinaryConvolution(Layer):
     stride: int
     shortcut: bool
     weight: NDArray[np.uint8]
-    threshold: Floats
-    multiplier: Floats
-    slope: Floats
+    threshold: Constants
+    multiplier: Constants
+    slope: Constants
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,8 +119,8 @@ class Matrix:
         bias: float32 (outputs,).
     """
 
-    weight: Floats
-    bias: Floats
+    weight: Constants
+    bias: Constants
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -132,8 +134,8 @@ class Rounded:
     """
 
     weight: NDArray[np.int16]
-    scale: Floats
-    bias: Floats
+    scale: Constants
+    bias: Constants
 
     def matrix(self) -> Matrix:
         """Return the same as a matrix of floats."""
@@ -161,7 +163,7 @@ class Side(Matrix):
         slope: float32 (outputs,), by which negative outputs are multiplied.
     """
 
-    slope: Floats
+    slope: Constants
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -203,16 +205,16 @@ class GatedConvolution(Layer):
     product: bool
     shortcut: bool
     weight: NDArray[np.uint8]
-    threshold: Floats
-    multiplier: Floats
-    inner_slope: Floats
-    scale: Floats
-    shift: Floats
-    slope: Floats
+    threshold: Constants
+    multiplier: Constants
+    inner_slope: Constants
+    scale: Constants
+    shift: Constants
+    slope: Constants
     choice: Matrix | None
     gate: TwoMatrices | None
-    mix: Floats | None
-    shortcut_slope: Floats | None
+    mix: Constants | None
+    shortcut_slope: Constants | None
     side: tuple[Side, ...]
 
 
@@ -225,8 +227,8 @@ class Kernel:
         bias: float32 (outputs,).
     """
 
-    weight: Floats
-    bias: Floats
+    weight: Constants
+    bias: Constants
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -246,7 +248,7 @@ class BranchedConvolution(Layer):
     kind: ClassVar[str] = "branched_convolution"
     stride: int
     second_stride: int
-    padding: Floats
+    padding: Constants
     first: Kernel
     narrow: Matrix
     widen: Kernel
@@ -267,7 +269,7 @@ class GlobalMean(Layer):
     """
 
     kind: ClassVar[str] = "global_mean"
-    scale: Floats | None = None
+    scale: Constants | None = None
     also: tuple[int, ...] = ()
 
 
@@ -282,7 +284,7 @@ class Linear(Layer):
 
     kind: ClassVar[str] = "linear"
     relu: bool
-    weight: Floats
+    weight: Constants
 
 
 class ImageSize(NamedTuple):
