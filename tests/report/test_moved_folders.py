@@ -28,7 +28,16 @@ def test_a_file_names_paths_from_its_own_folder(tmp_path: Path, monkeypatch: pyt
     assert stored_path(str(run), run) == "."
     (folder / "photos").mkdir()  # images, while the name means a network that comes with burn
     (tmp_path / "photos").mkdir()
-    for name in ("photos", "lite0", "hub:resnet50", "resnet18:w.pth", "", "no/where", "a\0b", "x" * 5000):
+    for name in (
+        "photos",
+        "lite0",
+        "hub:resnet50",
+        "resnet18:w.pth",
+        "",
+        "no/where",
+        "a\0b",
+        "x" * 5000,
+    ):
         assert stored_path(name, folder) == located_path(name, folder) == name
 
 

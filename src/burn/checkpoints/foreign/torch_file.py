@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pickletools
 import re
+import struct
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -145,7 +146,7 @@ def _of_zip(file: Path, opened: BinaryIO) -> list[BinaryIO]:
     try:
         with zipfile.ZipFile(_Bounded(opened)) as archive:
             entries = archive.infolist()
-            names = [entry.filename for entry in entries]
+            names = [entry.filename.lower() for entry in entries]  # as torch compares them
             for end, kind in _OTHER_ARCHIVES.items():
                 if any(name.endswith(end) for name in names):
                     raise UserError(f"{file} is not a weights file, but {kind}")
@@ -158,14 +159,28 @@ def _of_zip(file: Path, opened: BinaryIO) -> list[BinaryIO]:
                 )
             if sum(entry.file_size for entry in entries) > size:
                 raise UserError(f"{file} declares more bytes than it has: it is damaged")
-            pickles = [entry for entry in entries if entry.filename.endswith(".pkl")]
+            pickles = [entry for entry in entries if entry.filename.lower().endswith(".pkl")]
             if sum(entry.file_size for entry in pickles) > _PICKLE_LIMIT:
                 raise UserError(f"{file} is not a file of weights: its pickle is too large")
-            return [io.BytesIO(archive.read(entry)) for entry in pickles]
+            return [_stored(opened, entry) for entry in pickles]
     except UserError:
         raise
-    except Exception:  # a damaged archive may raise anything; torch will report it
-        return []
+    except Exception as error:  # a damaged archive may raise anything
+        raise UserError(damaged(file)) from error
+
+
+def _stored(opened: BinaryIO, entry: zipfile.ZipInfo) -> BinaryIO:
+    """Return the bytes of an entry as torch reads them: whether or not its checksum is right."""
+    opened.seek(entry.header_offset)
+    header = opened.read(30)
+    name, extra = struct.unpack("<HH", header[26:])
+    opened.seek(name + extra, io.SEEK_CUR)
+    return io.BytesIO(opened.read(entry.file_size))
+
+
+def damaged(file: Path) -> str:
+    """Return the message for a file that cannot be read as weights."""
+    return f"{file} is not a weights file, or it is damaged or truncated"
 
 
 def _names_in(file: Path, content: BinaryIO) -> list[str]:
@@ -184,7 +199,14 @@ def _names_in(file: Path, content: BinaryIO) -> list[str]:
                     raise UserError(f"{file} is not a file of weights: its objects nest too deeply")
         except UserError:
             raise
-        except Exception:  # not a pickle, or damaged, or the weights begin here
+        except Exception as error:  # not a pickle, or damaged, or the weights begin here
+            if content.tell() >= _PICKLE_LIMIT:
+                raise UserError(
+                    f"{file} is not a file of weights: its pickle is too large"
+                ) from error
+            if not all(map(_is_known, walk.names)):  # torch would call them before it sees the end
+                raise UserError(damaged(file)) from error
+            names += walk.names
             break
         names += walk.names
     return names
@@ -224,29 +246,38 @@ class _Walk:
                     popped.append(item)
             elif kind is not pickletools.markobject:
                 popped.append(stack.pop() or (0, ""))
-        if name in ("GLOBAL", "INST"):
-            self.names.append(str(argument).replace(" ", "."))
-        elif name == "STACK_GLOBAL":
-            self.names.append(".".join(text for _, text in reversed(popped)))
+        text = argument[:100] if isinstance(argument, str) else ""
+        if name in ("GLOBAL", "INST", "STACK_GLOBAL"):
+            text = str(argument).replace(" ", ".")
+            if name == "STACK_GLOBAL":
+                text = ".".join(text for _, text in reversed(popped))
+            self.names.append(text)
+        elif name.startswith("TUPLE"):
+            text = popped[0][1] if popped else ""  # of the last item
+        elif name == "REDUCE" and popped[1][1] == "_codecs.encode" and popped[0][1] != "latin1":
+            self.names.append(f"codecs.{popped[0][1]}")  # some take hours for a small text
         depth = max((depth for depth, _ in popped), default=0) + name.startswith("TUPLE")
         self.deepest = max(self.deepest, depth)
-        text = argument[:100] if isinstance(argument, str) else ""
         stack.extend((depth, text) for _ in opcode.stack_after)
 
 
 def _check_names(file: Path, names: Iterable[str]) -> None:
     """Raise UserError for functions and classes that weights do not need."""
     for name in names:
-        module, _, leaf = name.rpartition(".")
+        module = name.rpartition(".")[0]
         shown = printable(name[:60])
         if module.partition(".")[0] == "torch" and "nested" in name:
             raise UserError(f"{file} holds a nested tensor, which burn does not read ({shown})")
-        known = module.partition(".")[0] in _MODULES
-        if module in ("builtins", "__builtin__"):
-            known = leaf in _BUILTINS
-        known = known or name in STAND_INS
-        if not known:
+        if not _is_known(name):
             raise code_in(file, shown)
+
+
+def _is_known(name: str) -> bool:
+    """Return whether a function or class is one that weights need."""
+    module, _, leaf = name.rpartition(".")
+    if module in ("builtins", "__builtin__"):
+        return leaf in _BUILTINS
+    return module.partition(".")[0] in _MODULES or name in STAND_INS
 
 
 def code_in(file: Path, name: str = "") -> UserError:

@@ -42,7 +42,7 @@ from burn.checkpoints.foreign.layouts import (
 )
 from burn.checkpoints.foreign.named import own_file, split_name
 from burn.checkpoints.foreign.numpy_values import STAND_INS
-from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in
+from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in, damaged
 from burn.checkpoints.labels import labels_behind
 from burn.checkpoints.native import load_checkpoint, take
 from burn.checkpoints.pretrained import names_checkpoint
@@ -311,7 +311,6 @@ def read_weights(file: Path, network: int | None = None) -> Any:
         UserError: The file is damaged, is something else, is too large, or holds other objects.
     """
     limit = _LARGEST if network is None else _ALLOWANCE + _COPIES * network
-    damaged = f"{file} is not a weights file, or it is damaged or truncated"
     try:
         if file.suffix == ".safetensors":
             require_safetensors(file, limit)
@@ -328,13 +327,13 @@ def read_weights(file: Path, network: int | None = None) -> Any:
         text = str(error).lower()
         if "unsupported global" in text or "unsupported class" in text:
             raise code_in(file) from error
-        raise UserError(damaged) from error
+        raise UserError(damaged(file)) from error
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
     except MemoryError as error:
         raise UserError(f"{file} does not fit into memory") from error
     except Exception as error:  # a damaged file may raise anything
-        raise UserError(damaged) from error
+        raise UserError(damaged(file)) from error
     check_tensors(content, file)
     return content
 
