@@ -140,6 +140,7 @@ def test_every_parameter_gets_a_gradient():
         ("resnet50.a9_in1k", {}, "a9_in1k of resnet50.*similar names: resnet50.ra_in1k"),
         ("reactnet", {}, "reactnet_a"),
         ("test_vit", {"width": 0.5}, "test_vit.*width"),
+        ("resnetv2_50", {"width": 0.125}, "resnetv2_50 has no settable width"),
         ("test_vit", {"stem_stride": 1}, "test_vit.*stem"),
         ("resnet10t", {"stem_stride": 1}, "resnet10t.*stem"),  # its stem is three convolutions
         ("resnet18", {"stage_strides": (1, 2, 2, 2)}, "stage_strides.*resnet18"),

@@ -133,7 +133,7 @@ def test_how_a_photograph_becomes_an_input(
     size: int, resize: int | None, image: dict[str, int] | None, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    monkeypatch.setattr(room, "_LARGEST_CHECKED", 32)
+    monkeypatch.setattr(room, "LARGEST_CHECKED", 32)
     file = save(tmp_path / "n.safetensors", network(), size=size, resize=resize)
     pack(file, tmp_path / "n.bnn")
     assert read(tmp_path / "n.bnn")[0].get("image") == image

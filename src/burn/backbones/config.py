@@ -18,7 +18,8 @@ class BackboneConfig:
         name: reactnet_xs, reactnet_s, reactnet_m, reactnet_l or reactnet_a, bnext_t, bnext_s,
             bnext_m, bnext_l or expert_bnn, a backbone that a plugin registers, or any architecture
             of timm for a float network.
-        width: factor on the number of channels that the network of this name has in every layer.
+        width: factor on the number of channels that the network of this name has in every layer,
+            on a float ResNet but in its stem.
         stem_stride: stride of the first convolution; on a float ResNet, 1 or 2 makes the stem a
             3×3 convolution without max-pooling, for small images. Default: the architecture's own.
         stage_strides: strides where the reactnet and bnext networks widen to 4, 8, 16 and 32 times

@@ -47,10 +47,11 @@ class FloatBackbone(Backbone):
         self._is_fixed = about.fixed_input_size and model is None
         try:
             model = model or _create(config.name, **options)
-        except TypeError as error:
-            raise UserError(
-                f"backbone {config.name} has no settable width: give width 1"
-            ) from error
+        except TypeError:
+            model = None
+        # Others may take channels, but have other numbers of them.
+        if model is None or (options and not isinstance(model, ResNet)):
+            raise UserError(f"backbone {config.name} has no settable width: give width 1")
         if config.stem_stride is not None:
             _shrink_stem(model, config)
         if config.resnet_strides is not None:

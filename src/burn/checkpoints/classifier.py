@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -109,7 +109,7 @@ def load_classifier(path: Path) -> Classifier | None:
 
 
 def _problem(weight: Tensor, bias: Tensor, classes: Any) -> str | None:
-    if not isinstance(classes, Sequence) or not all(isinstance(name, str) for name in classes):
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
         return "its classes are not a list of names"
     shapes = weight.ndim == 2 and bias.shape == weight.shape[:1] == (len(classes),)
     if not shapes or not weight.numel():

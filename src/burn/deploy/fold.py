@@ -71,9 +71,10 @@ def pool(after: Array, norm: nn.BatchNorm1d | None) -> GlobalMean:
     return GlobalMean(name="pool", bias=bias, scale=scale)
 
 
-def linear_layer(name: str, weight: Tensor, bias: Tensor, *, relu: bool) -> Linear:
-    """Return a Linear with float64 constants, from weight (out, in) and bias (out,)."""
-    return Linear(name=name, relu=relu, weight=float64(weight), bias=float64(bias))
+def linear_layer(name: str, weight: Tensor, bias: Tensor | None, *, relu: bool) -> Linear:
+    """Return a Linear with float64 constants, from weight (out, in) and bias (out,) or None."""
+    added = np.zeros(len(weight)) if bias is None else float64(bias)
+    return Linear(name=name, relu=relu, weight=float64(weight), bias=added)
 
 
 def stem(backbone: Backbone, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> Convolution:
@@ -112,8 +113,11 @@ def affine(norm: nn.BatchNorm2d | nn.SyncBatchNorm) -> tuple[Array, Array]:
     """Return BN in eval mode as gain and offset of gain · x + offset, each (channels,)."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    gain = float64(norm.weight) / np.sqrt(float64(norm.running_var) + norm.eps)
-    return gain, float64(norm.bias) - gain * float64(norm.running_mean)
+    # Both are None, whatever their types say, in BN that learns neither.
+    weight = 1.0 if norm.weight is None else float64(norm.weight)
+    bias = 0.0 if norm.bias is None else float64(norm.bias)
+    gain = weight / np.sqrt(float64(norm.running_var) + norm.eps)
+    return gain, bias - gain * float64(norm.running_mean)
 
 
 def float64(tensor: Tensor) -> Array:

@@ -267,7 +267,8 @@ def _threshold(gain: Array, offset: Array) -> tuple[Array, Array]:
     divisor = np.where(gain == 0, 1, gain)
     turn = np.where(gain == 0, always, np.clip(-offset / divisor, -_LARGEST, _LARGEST))
     opposite = gain < 0
-    above = np.nextafter(turn.astype(np.float32), np.float32(np.inf)).astype(np.float64)
+    with np.errstate(over="ignore"):
+        above = np.nextafter(turn.astype(np.float32), np.float32(np.inf)).astype(np.float64)
     return np.where(opposite, np.minimum(above, _LARGEST), turn), opposite
 
 

@@ -40,6 +40,7 @@ from burn.deploy.layout import (
 )
 from burn.deploy.named import check_packing, head_file, require_packed_name
 from burn.deploy.shared import (
+    LARGEST_CHECKED,
     LEAST_COSINE,
     agree,
     cosines,
@@ -52,7 +53,6 @@ from burn.layers.chain import Chain
 from burn_engine.format import Layer
 
 _CLOSE_SCORES = 0.01  # share of the range of an image's scores
-_LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def pack_network(
         layers, features, classes, (resize, views.size), {**_origin(held), **about}
     )
     tensors = encode(layers, held.origin)
-    images = sample_images(min(views.size, _LARGEST_CHECKED))
+    images = sample_images(min(views.size, LARGEST_CHECKED))
     cosine, unrounded, same_class = 0.0, 0.0, 0
 
     def write(beside: Path) -> None:
@@ -215,11 +215,14 @@ def _unfoldable(chain: Chain) -> str | None:
     stem = chain.stem
     side = stem.kernel_size[0]
     plain = stem.groups == 1 and set(stem.dilation) == {1} and stem.padding_mode == "zeros"
-    if not plain or stem.bias is not None or stem.padding != (side // 2, side // 2):
+    pads = stem.padding in ("same", (side // 2, side // 2))
+    if not plain or stem.bias is not None or not pads:
         return "its stem is not a plain convolution without bias that pads by half its kernel"
     channels = stem.out_channels
     for name, half in chain.layers:
         weight = half.convolution.weight
+        if weight.shape[2] not in (1, 3):
+            return f"layer {name} has a kernel of {weight.shape[2]} pixels; the format has 1 and 3"
         if weight.shape[1] != channels or len(weight) % channels:
             return (
                 f"layer {name} has {weight.shape[1]} input and {len(weight)} output channels after "

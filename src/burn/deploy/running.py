@@ -17,7 +17,14 @@ from burn.deploy.fold import float64
 from burn.deploy.fold_gated import features_rounded_and_own
 from burn.deploy.layout import program_of
 from burn.deploy.pack import encode, folded, unpackable
-from burn.deploy.shared import LEAST_COSINE, agree, cosines, sample_images, survives_rounding
+from burn.deploy.shared import (
+    LARGEST_CHECKED,
+    LEAST_COSINE,
+    agree,
+    cosines,
+    sample_images,
+    survives_rounding,
+)
 from burn_engine.format import GlobalMean, Layer
 
 if TYPE_CHECKING:
@@ -72,7 +79,7 @@ class PackedForward:
     Args:
         backbone: The backbone, on the CPU and in eval mode. Later changes of its weights are not
             seen.
-        size: Side in pixels of the images that are compared.
+        size: Side in pixels of the images that are compared, of larger ones at 224.
         threads: Number of threads.
 
     Raises:
@@ -92,7 +99,7 @@ class PackedForward:
             assert backbone.feature_norm.running_mean is not None
             offset = pool.bias / pool.scale + float64(backbone.feature_norm.running_mean)
         self._offset = torch.from_numpy(offset).float()
-        images = sample_images(size)
+        images = sample_images(min(size, LARGEST_CHECKED))
         found = self.features(images).numpy()
         expected, own = features_rounded_and_own(backbone, images)
         whole = cosines(found, own.numpy())

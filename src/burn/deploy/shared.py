@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from burn.backbones.base import Backbone
     from burn.checkpoints.classifier import Classifier
 
+LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size
 LEAST_COSINE = 0.999
 _NUM_EACH = 4  # sample images of each kind
 _LEAST_SHARE = 0.75  # of the images, whose cosine must be above LEAST_COSINE

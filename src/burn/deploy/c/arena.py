@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -198,6 +199,9 @@ class _Sizes:
         self.layers = layers
         self._value_bytes = value_bytes
         self._sums = sums
+        inner = range(1, len(layers))
+        self._signs_before = [0, 0, *itertools.accumulate(map(self.signs, inner))]
+        self._rings_before = [0, 0, *itertools.accumulate(map(self.ring, inner))]
 
     def _rows(self, index: int, rows: int) -> int:
         layer = self.layers[index]
@@ -223,8 +227,8 @@ class _Sizes:
     def of_phase(self, first: int, last: int) -> int:
         """Return the size of all that the layers from `first` to `last` need as one phase."""
         size = self.whole(first - 1) if first else 0
-        size += sum(self.signs(i) for i in range(max(first, 1), last + 1))
-        size += sum(self.ring(i) for i in range(first + 1, last + 1))
+        size += self._signs_before[last + 1] - self._signs_before[first]
+        size += self._rings_before[last + 1] - self._rings_before[first + 1]
         if last == len(self.layers) - 1:
             return size + self.row(last) + self._sums
         return size + self.whole(last)
