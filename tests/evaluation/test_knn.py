@@ -15,7 +15,7 @@ from burn.evaluation.knn import knn_accuracy, knn_predict, same_direction
 def looped(
     bank: np.ndarray, labels: np.ndarray, queries: np.ndarray, classes: int, k: int, t: float
 ) -> np.ndarray:
-    """Votes exp(cos / T) of the k nearest, up to the factor exp(-1 / T) that all share."""
+    """Votes exp(cos / T) of the k nearest, divided by the nearest's vote."""
     scores = np.zeros((len(queries), classes))
     for i in range(len(queries)):
         cosines = []
@@ -26,8 +26,9 @@ def looped(
                 first += queries[i, d] ** 2
                 second += bank[j, d] ** 2
             cosines.append((dot / math.sqrt(first * second), j))
-        for cosine, j in sorted(cosines, reverse=True)[:k]:
-            scores[i, labels[j]] += math.exp((cosine - 1) / t)
+        nearest = sorted(cosines, reverse=True)[:k]
+        for cosine, j in nearest:
+            scores[i, labels[j]] += math.exp((cosine - nearest[0][0]) / t)
     return scores
 
 
@@ -48,6 +49,15 @@ def test_scores(data: tuple[torch.Tensor, ...], k: int, temperature: float):
     assert found.shape == (12, 5)
     # A cosine errs by some 1e-7 in float32, which exp(cos / 0.07) makes 1e-6 of a vote.
     assert np.allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_lowest_temperature_is_one_neighbour(data: tuple[torch.Tensor, ...]):
+    """Cosines that are 0.1 or more below 1 have votes, too."""
+    bank, labels, queries, _ = data
+    lowest = knn_predict(bank, labels, queries, 4, KnnConfig(30, 1e-3))
+    one = knn_predict(bank, labels, queries, 4, KnnConfig(1))
+    assert torch.equal(lowest.argmax(dim=1), one.argmax(dim=1))
+    assert bool((lowest.max(dim=1).values >= 1).all())
 
 
 def test_accuracy(data: tuple[torch.Tensor, ...]):

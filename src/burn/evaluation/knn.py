@@ -54,14 +54,17 @@ def knn_predict(
         device: Where the similarities are computed.
 
     Returns:
-        Scores, (m, num_classes), on the CPU.
+        Scores, (m, num_classes), on the CPU, up to a factor of each query: the vote of its nearest
+        neighbour is 1.
     """
     bank, bank_labels = F.normalize(bank.to(device), dim=1), bank_labels.to(device)
     scores = []
     for part in queries.split(1024):
         chunk = F.normalize(part.to(device), dim=1)
         similarity, nearest = (chunk @ bank.T).topk(min(config.k, len(bank)), dim=1)
-        votes = torch.exp((similarity - 1) / config.temperature)  # -1 is a factor of all scores
+        # The nearest's vote is 1, which divides all scores of a query by the same: at a low
+        # temperature the votes of all would otherwise be zero in float32.
+        votes = torch.exp((similarity - similarity[:, :1]) / config.temperature)
         score = votes.new_zeros(len(chunk), num_classes)
         scores.append(score.scatter_add_(1, bank_labels[nearest], votes).cpu())
     return torch.cat(scores)
