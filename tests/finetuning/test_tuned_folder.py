@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,12 @@ from PIL import Image
 import burn.finetuning.run
 from burn.cli.main import main
 from burn.core.errors import UserError
+from burn.core.results import Result, append_results, read_results
 from burn.report.load.gather import gather
 from burn.report.model import networks, verdict
 from burn.runtime.signals import StopRequest
+
+LINEAR = Result("linear", "top1", 12.5, "net", "run", "lab", "test", 0, 1.0, {})
 
 
 def images(folder: Path, count: int, classes: str = "ab") -> str:
@@ -57,6 +61,25 @@ def test_a_finished_run_is_neither_tested_again_nor_lost(place: Path, capsys):
     assert before == {p: p.read_bytes() for p in (place / "run").rglob("*") if p.is_file()}
     # Ten steps of fine-tuning say nothing of how long the network was pretrained.
     assert verdict(networks(gather([place / "run"]))).short is None
+
+
+def test_results_of_other_protocols_are_not_the_runs_test(place: Path, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("burn.finetuning.tested.test", _full)
+        assert tune() == 2
+    (place / "run/confusion.json").write_text("{}\n")  # as of `burn evaluate linear run --out run`
+    of_linear = [replace(LINEAR, metric=metric) for metric in ("top1", "top5")]
+    append_results(place / "run/results.jsonl", of_linear)
+    assert tune("--resume") == 0
+    assert "run is finished" not in capsys.readouterr().err
+    tested = read_results(place / "run/results.jsonl")[2:]
+    assert [r.protocol for r in tested] == ["finetune"] * 3
+    (place / "run/confusion.json").unlink()  # of many classes there is none
+    append_results(place / "run/results.jsonl", of_linear)
+    assert tune("--resume", "--json") == 0
+    shown = capsys.readouterr()
+    assert "run is finished" in shown.err
+    assert [json.loads(line)["protocol"] for line in shown.out.splitlines()] == ["finetune"] * 3
 
 
 def test_a_resumed_run_keeps_its_number_format(place: Path, capsys, monkeypatch):

@@ -64,11 +64,12 @@ def test(
     right = right_answers(scores, features.labels, features.positions, len(job.test))
     results = context.results("finetune", numbers, settings, job.began, right=right)
     show(results, context.notes)
-    context.keep(partial(append_results, folder.path / "results.jsonl", results))
     told_so_far = len(context.notes)
     keep_confusion(context, "finetune", "top1", scores, features.labels)
     for note in context.notes[told_so_far:]:
         job.console.print(printable(note))
+    # Last, since a resumed run that has results is finished.
+    context.keep(partial(append_results, folder.path / "results.jsonl", results))
     context.require_kept()
     return results, context.notes, classifier
 
