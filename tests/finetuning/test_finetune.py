@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import math
 import signal
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -199,6 +201,19 @@ def test_a_resumed_training_has_the_same_bits(few: Subset):
     assert again.loop.step == whole.loop.step == 4
     for name, tensor in whole.learner.state_dict().items():
         assert torch.equal(tensor, again.learner.state_dict()[name]), name
+
+
+def test_a_training_that_is_dropped_ends_its_workers(few: Subset):
+    """At once, not when Python looks for cycles."""
+    trained = tuner(few, epochs=1)
+    loader = weakref.ref(trained.loop._loader)
+    gc.disable()
+    try:
+        trained.train()
+        del trained
+        assert loader() is None
+    finally:
+        gc.enable()
 
 
 def test_rates_of_network_and_classifier_and_their_course(few: Subset):

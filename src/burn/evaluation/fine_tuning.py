@@ -219,10 +219,13 @@ class Tuner(Callback):
         """
         threads = [] if self._threads is None else [Threads(self._threads)]
         self.loop.callbacks = [self, *threads, *callbacks]
-        if restore is not None:
-            restore(self.loop)
-        self.learner.train()
-        self.loop.run()
+        try:
+            if restore is not None:
+                restore(self.loop)
+            self.learner.train()
+            self.loop.run()
+        finally:  # the cycle would keep the loader's processes until Python looks for cycles
+            self.loop.callbacks = ()
         weights = self.learner.weights().values()
         finite = [self.learner.finite, *(torch.isfinite(tensor).all() for tensor in weights)]
         return bool(torch.stack(finite).all())
