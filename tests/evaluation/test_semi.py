@@ -232,6 +232,9 @@ def test_the_network_that_was_tested_is_kept(
     assert len(calls) == 3
     run_semi(context, keeping, CONSOLE)
     assert len(calls) == 4, "the file is another sweep's"
+    run_semi(context, replace(keeping, lrs=(0.001,)), CONSOLE)
+    run_semi(context, keeping, CONSOLE)
+    assert len(calls) == 7, "the file is that of another learning rate"
 
 
 def test_a_network_that_the_test_images_chose_is_not_kept():

@@ -153,8 +153,8 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
         ) -> dict[str, Any]:
             nonlocal earlier
             kept = sweep.find(lr=lr, head_factor=factor, on=on)
-            lacks_network = on == "final" and network is not None and not _is_of(network, key)
-            if kept and not lacks_network:
+            keeps = network if on == "final" else None
+            if kept and (keeps is None or _is_of(keeps, _about(key, lr, factor))):
                 earlier += kept["seconds"]
                 context.notes.extend(n for n in kept["notes"] if n not in context.notes)
                 progress.advance(bar, config.epochs)
@@ -177,8 +177,9 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             if test_on is context.test:
                 done["right"] = right
             context.keep(lambda: sweep.add(done))
-            if on == "final" and network is not None and head is not None:
-                _keep_network(network, backbone, head, labelled, context, config, done, key)
+            if keeps is not None and head is not None:
+                about = _about(key, lr, factor)
+                _keep_network(keeps, backbone, head, labelled, context, config, about)
             return done
 
         try:
@@ -229,12 +230,17 @@ class _Epochs(Callback):
         self._progress.advance(self._bar)
 
 
-def _is_of(network: Path, key: str) -> bool:
-    """Return whether a file is the network of a sweep, by the sweep's key."""
+def _about(key: str, lr: float, head_factor: float) -> dict[str, Any]:
+    """Return what tells a kept network from others: the key of its sweep, and its run in it."""
+    return {"protocol": "semi", "sweep": key, "lr": lr, "head_factor": head_factor}
+
+
+def _is_of(network: Path, about: Mapping[str, Any]) -> bool:
+    """Return whether a file is the network of a run."""
     if not network.is_file():
         return False
-    about = read_description(network).meta.get("finetuned")
-    return isinstance(about, dict) and about.get("sweep") == key
+    found = read_description(network).meta.get("finetuned")
+    return isinstance(found, dict) and about.items() <= found.items()
 
 
 def _keep_network(
@@ -244,13 +250,11 @@ def _keep_network(
     labelled: Subset,
     context: EvaluationContext,
     config: SemiConfig,
-    done: Mapping[str, Any],
-    key: str,
+    about: Mapping[str, Any],
 ) -> None:
     """Write the network that was tested, with its classifier; a failure is noted, not raised."""
     before = context.meta or plain_meta(context.model, backbone, context.views)
     data = {"name": labelled.name, "images": len(labelled), "fingerprint": labelled.fingerprint}
-    about = {"protocol": "semi", "sweep": key, "lr": done["lr"], "head_factor": done["head_factor"]}
     meta = tuned_meta(
         before,
         classes=context.class_names,
