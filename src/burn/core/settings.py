@@ -43,14 +43,34 @@ def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
 def _convert(hint: Any, value: Any, name: str) -> Any:
     if is_dataclass(hint):
         return from_plain(hint, value, name)  # type: ignore[arg-type]
-    value = tuple(value) if isinstance(value, list) else value
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        value = value.item()  # a scalar; NumPy is not imported here
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value) if abs(value) < 1e300 else math.inf
+    value = _plain(hint, value)
     if not _fits(hint, value):
         raise UserError(f"{name}: expected {_words(hint)}, got {shown(value)}")
     return value
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    """Return a value with tuples for lists, and floats where the hint says so; it may not fit."""
+    value = tuple(value) if isinstance(value, list) else value
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()  # a scalar; NumPy is not imported here
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        fitting = [argument for argument in arguments if _fits(argument, value)]
+        return _plain(fitting[0], value) if fitting else value
+    if origin is tuple and isinstance(value, tuple):
+        hints = _of_elements(arguments, value)
+        return tuple(map(_plain, hints, value)) if len(hints) == len(value) else value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) < 1e300 else math.inf
+    return value
+
+
+def _of_elements(arguments: tuple[Any, ...], value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the hints of a tuple's elements from the arguments of its hint."""
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return arguments[:1] * len(value)
+    return arguments
 
 
 def _fits(hint: Any, value: Any) -> bool:
@@ -64,9 +84,8 @@ def _fits(hint: Any, value: Any) -> bool:
     if origin is tuple:
         if not isinstance(value, tuple):
             return False
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            arguments = arguments[:1] * len(value)
-        return len(value) == len(arguments) and all(map(_fits, arguments, value))
+        hints = _of_elements(arguments, value)
+        return len(value) == len(hints) and all(map(_fits, hints, value))
     if origin is not None:
         return isinstance(value, origin)
     if hint is float:
