@@ -17,6 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tiny  # noqa: F401 - one thread
+from burn.checkpoints.classifier import load_classifier
+from burn.checkpoints.native import CLASSIFIER_NAME
 from burn.core.errors import UserError
 from burn.core.results import answers_of, read_results
 from burn.data.open import open_source
@@ -120,6 +122,28 @@ def test_of_one_image_a_class_no_rate_can_be_chosen(context: EvaluationContext):
     single = replace(context, train=Subset(context.train, [0, 6, 12]))
     with pytest.raises(UserError, match=r"lr auto holds .* out: .*, or give a learning rate"):
         run_linear(single, LinearConfig(epochs=1, augment="none"), CONSOLE)
+    assert not single.kept, "no features were extracted"
+
+
+def test_a_class_with_one_image_keeps_it_in_training(context: EvaluationContext):
+    few = replace(context, train=Subset(context.train, [0, *range(6, 18)]))
+    run_transfer(few, TransferConfig(epochs=1, augment="none"), CONSOLE)
+    (chosen,) = [note for note in few.notes if "was the best of" in note]
+    assert chosen.startswith("transfer: learning rate ")
+    assert "on 2 held-out training images" in chosen
+
+
+def test_the_kept_classifier_has_the_names_that_the_results_have(
+    context: EvaluationContext, tmp_path: Path
+):
+    numbered = copy.copy(context.train)
+    numbered.classes = ("0", "1", "2")
+    out = replace(context, train=numbered, out=tmp_path)
+    top1, _ = run_linear(out, LinearConfig(epochs=1, lr=0.1, augment="none"), CONSOLE)
+    kept = load_classifier(tmp_path / CLASSIFIER_NAME)
+    assert kept is not None
+    assert top1.data is not None
+    assert list(kept.classes) == top1.data["classes"] == ["black", "grey", "white"]
 
 
 def test_the_mlp_probe_keeps_the_papers_rate(context: EvaluationContext):
@@ -127,6 +151,8 @@ def test_the_mlp_probe_keeps_the_papers_rate(context: EvaluationContext):
     assert config.first_rate == 30
     top1, _ = run_linear(context, replace(config, lr=0.01), CONSOLE)
     assert top1.settings["lr"] == 0.01
+    assert TransferConfig("places205", probe="mlp").linear().first_rate == 0.01
+    assert TransferConfig("places205", probe="mlp", lr=3.0).linear().first_rate == 3
 
 
 def test_the_papers_linear_augments_and_leaves_the_backbone_as_it_was(context: EvaluationContext):

@@ -107,6 +107,7 @@ class KnnConfig:
         require_within(1e-3, 1e3, temperature=self.temperature)
 
 
+_PLACES_RATE = 0.01
 _PLACES = LinearConfig(epochs=28, drops=(0.25, 0.5, 0.75), weight_decay=1e-5)
 
 
@@ -140,6 +141,8 @@ class TransferConfig:
         """Return the settings of linear evaluation, with the dataset's for fields that are None."""
         base = _PLACES if self.settings == "places205" else LinearConfig()
         own = {name: value for name, value in asdict(self).items() if name != "settings"}
+        if (self.settings, self.probe, self.lr) == ("places205", "mlp", "auto"):
+            own["lr"] = _PLACES_RATE  # auto would be the paper's for the other datasets
         return replace(base, **{name: value for name, value in own.items() if value is not None})
 
     def check(self) -> None:

@@ -50,7 +50,7 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
     Raises:
         UserError: Training diverged, or images cannot be read.
     """
-    evaluated = _probe(context, config, console)
+    evaluated = _probe(context, "linear", config, console)
     probe, settings = evaluated.probe, evaluated.settings
     results = context.results(
         "linear", evaluated.numbers, settings, evaluated.began, right=evaluated.right
@@ -59,7 +59,7 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
     top1 = next(iter(evaluated.numbers))
     keep_confusion(context, "linear", top1, evaluated.scores, evaluated.labels)
     if isinstance(probe, nn.Linear):  # the mlp probe is not a linear classifier
-        classes = tuple(context.train.classes)
+        classes = context.class_names
         # The classes stay as evaluated; only their probabilities change.
         weight, bias = (t.detach() / evaluated.temperature for t in (probe.weight, probe.bias))
         context.classifiers.append(Classifier(weight, bias, classes, context.fingerprint))
@@ -90,7 +90,7 @@ def run_transfer(
     Raises:
         UserError: Training diverged, or images cannot be read.
     """
-    evaluated = _probe(context, config.linear(), console)
+    evaluated = _probe(context, "transfer", config.linear(), console)
     settings = evaluated.settings | {"settings": config.settings}
     return context.results(
         "transfer", evaluated.numbers, settings, evaluated.began, right=evaluated.right
@@ -122,10 +122,13 @@ class _Probed:
     began: float
 
 
-def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -> _Probed:
+def _probe(
+    context: EvaluationContext, protocol: str, config: LinearConfig, console: Console
+) -> _Probed:
     began = time.perf_counter()
     s = context
     unreadable: set[int] = set()
+    chosen_on = _held_out(s) if config.first_rate is None else None
     if config.augment == "none":
         batches = cached_batches(plain_features(s, "train", console), config.batch_size, s.seed)
     else:
@@ -141,9 +144,9 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
             packed=s.packed,
         )
     num_classes, settings, temperature = len(s.train.classes), asdict(config), 1.0
-    held_out = _held_out(s, console) if config.first_rate is None else None
+    held_out = None if chosen_on is None else _held_out_features(s, chosen_on, console)
     with progress_bar(console) as progress:
-        bar = progress.add_task("linear", total=config.epochs)
+        bar = progress.add_task(protocol, total=config.epochs)
 
         def advance(_: int) -> None:
             progress.advance(bar)
@@ -159,8 +162,8 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
             probe, temperature = chosen.layer, chosen.temperature
             rates = {f"{rate:g}": value for rate, value in chosen.held_out.items()}
             settings |= {"chosen_lr": chosen.lr, "rates": rates}
-            s.notes.append(_about_rate(chosen, len(held_out.values)))
-            what = "linear: learning rate and calibration"
+            s.notes.append(_about_rate(protocol, chosen, len(held_out.values)))
+            what = f"{protocol}: learning rate and calibration"
             doubt = doubt_of_choice(len(held_out.values), _HELD_OUT, what)
             s.notes.extend(f"{text}, or give --lr" for text in doubt)
     s.note_unreadable(s.train, unreadable)
@@ -174,15 +177,21 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
     return _Probed(probe, scores, test.labels, numbers, right, settings, temperature, began)
 
 
-def _held_out(context: EvaluationContext, console: Console) -> Features:
-    """Return plain features of a tenth of the training images, the same share of every class."""
+def _held_out(context: EvaluationContext) -> Subset:
+    """Return a tenth of the training images, the same share of every class that has two."""
     train = context.train
     try:
-        _, part = hold_out(Subset(train, range(len(train))), _HELD_OUT, context.seed)
+        whole = Subset(train, range(len(train)))
+        _, part = hold_out(whole, _HELD_OUT, context.seed, keep_single=True)
     except UserError as error:
         raise UserError(
             f"lr auto holds training images out: {error}, or give a learning rate"
         ) from error
+    return part
+
+
+def _held_out_features(context: EvaluationContext, part: Subset, console: Console) -> Features:
+    """Return plain features of the held-out images."""
     features = plain_features(context, "train", console)
     rows = torch.isin(features.positions, torch.from_numpy(part.indices))
     if not bool(rows.any()):
@@ -190,11 +199,11 @@ def _held_out(context: EvaluationContext, console: Console) -> Features:
     return features.of(rows)
 
 
-def _about_rate(chosen: ChosenLinear, count: int) -> str:
+def _about_rate(protocol: str, chosen: ChosenLinear, count: int) -> str:
     """Return a line about the chosen learning rate for the user."""
     text = (
-        f"linear: learning rate {chosen.lr:g} was the best of {len(chosen.held_out)} on {count:,} "
-        f"held-out training images, {chosen.held_out[chosen.lr]:.1f} %"
+        f"{protocol}: learning rate {chosen.lr:g} was the best of {len(chosen.held_out)} on "
+        f"{count:,} held-out training images, {chosen.held_out[chosen.lr]:.1f} %"
     )
     if chosen.lr in (min(chosen.held_out), max(chosen.held_out)):
         text += "; it is at the end of the range: a --lr beyond it may be better"
