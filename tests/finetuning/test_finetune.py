@@ -25,6 +25,7 @@ import burn
 from burn.backbones.reactnet import ReActNet
 from burn.checkpoints.foreign.weights import backbone_from, load_teacher
 from burn.checkpoints.native import load_checkpoint
+from burn.cli.commands import finetune as command
 from burn.cli.main import main
 from burn.core.errors import Interrupted, UserError
 from burn.core.results import answers_of, read_results
@@ -38,7 +39,7 @@ from burn.evaluation.configs import LinearConfig
 from burn.evaluation.fine_tuning import Tuner, Tuning, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
 from burn.finetuning.job import class_weights
-from burn.finetuning.run import finetune
+from burn.finetuning.run import Finetuned, finetune
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
 from burn.learning.loop import Callback, Loop
 from burn.runtime.signals import StopRequest
@@ -351,6 +352,22 @@ def test_other_commands_take_the_run(tuned: Path, tmp_path: Path):
     text = page.read_text()
     assert "fine-tuned top-1" in text
     assert "Accuracy while training" in text
+
+
+@pytest.mark.parametrize(
+    ("precision", "following"),
+    [
+        (Precision.BINARY, "burn pack my/run my/run.bnn"),
+        (Precision.FLOAT, "burn export my/run my/run.onnx"),
+    ],
+)
+def test_the_command_to_type_next_can_be_done(
+    precision: Precision, following: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    done = Finetuned([], [], None, save(tmp_path / "n.safetensors", precision))  # type: ignore[arg-type]
+    monkeypatch.setattr("burn.finetuning.run.finetune", lambda *_, **__: done)
+    words = ["start", "--train", "digits", "--test", "digits", "--out", "my/run"]
+    assert command.run(words, CONSOLE) == following
 
 
 def test_from_python(start: Path, few: Subset, test_images: Subset, tmp_path: Path):

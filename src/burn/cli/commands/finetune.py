@@ -62,5 +62,11 @@ def run(arguments: list[str], console: Console) -> str | None:
     if options.json:
         return None
     print(f"-> {done.checkpoint}")
-    out, name = shlex.quote(request.out), shlex.quote(f"{request.out.rstrip('/')}.bnn")
-    return f"burn pack {out} {name}"
+    from burn.checkpoints.foreign.weights import backbone_from
+    from burn.checkpoints.native import load_checkpoint
+    from burn.deploy.pack import unpackable
+
+    packable = unpackable(backbone_from(load_checkpoint(done.checkpoint))) is None
+    command, suffix = ("pack", "bnn") if packable else ("export", "onnx")
+    name = f"{request.out.rstrip('/')}.{suffix}"
+    return f"burn {command} {shlex.quote(request.out)} {shlex.quote(name)}"
