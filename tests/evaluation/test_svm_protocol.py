@@ -110,7 +110,9 @@ def test_test_images_may_have_fewer_numbered_classes(handed_over: list[SvmData])
     assert any("no positive test image: 3, 4, 5, 6, 7 and 2 more" in n for n in context.notes)
 
 
-def test_shots_that_a_class_lacks_are_left_out_unless_asked_for(context: EvaluationContext):
+def test_shots_that_a_class_lacks_are_left_out_unless_asked_for(
+    context: EvaluationContext, handed_over: list[SvmData]
+):
     chosen = replace(SMALL, shots=None, full=False, samples=1)
     results = run_svm(context, chosen, CONSOLE)
     asked = {r.metric.split()[0] for r in results}
@@ -118,7 +120,8 @@ def test_shots_that_a_class_lacks_are_left_out_unless_asked_for(context: Evaluat
     assert "k=96" not in asked
     assert any("96 left out: some class has fewer positives" in note for note in context.notes)
     with pytest.raises(UserError, match=r"class . has .* positive training images, not 96"):
-        run_svm(context, replace(chosen, shots=(96,)), CONSOLE)
+        run_svm(context, replace(chosen, full=True, shots=(1, 96)), CONSOLE)
+    assert not handed_over, "it is said before the SVMs on all images"
 
 
 @pytest.mark.long

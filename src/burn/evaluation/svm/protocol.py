@@ -30,6 +30,7 @@ from burn.evaluation.svm.solver import (
     SHOTS,
     Choice,
     SvmData,
+    check_classes,
     possible_shots,
     svm_few_shot,
     svm_full,
@@ -71,6 +72,7 @@ def run_svm(context: EvaluationContext, config: SvmConfig, console: Console) -> 
             context.notes.append(
                 f"few-shot k = {', '.join(left_out)} left out: some class has fewer positives"
             )
+    check_classes(data, max(shots, default=1))  # before any SVM is fitted
     settings: dict[str, Any] = asdict(config) | {"shots": list(shots)}
     kept_in = context.out / "svm.jsonl" if context.out else None
     kept = KeptParts(kept_in, _key(context, data, config), _PART)

@@ -136,7 +136,7 @@ def svm_full(
             negative training image.
     """
     data.check()
-    _check_classes(data, 1)
+    check_classes(data, 1)
     gram = _Gram(data.train)
     everything = np.arange(len(data.train))
     groups = [range(len(data.classes))[i : i + _GROUP] for i in range(0, len(data.classes), _GROUP)]
@@ -170,7 +170,7 @@ def svm_few_shot(
             positive training images or no negative one.
     """
     data.check()
-    _check_classes(data, shots)
+    check_classes(data, shots)
 
     def evaluate(sample: int, index: int) -> list[_ClassScore]:
         key = (seed, shots, sample)
@@ -184,7 +184,7 @@ def svm_few_shot(
     return FewShotScores(shots, tuple(_gather(scores[i : i + num_classes]) for i in starts))
 
 
-def _check_classes(data: SvmData, shots: int) -> None:
+def check_classes(data: SvmData, shots: int) -> None:
     """Raise UserError unless every class has `shots` positive and one negative training image."""
     positives, negatives = (data.train_targets > 0).sum(axis=0), (data.train_targets <= 0).sum(0)
     for name, count, others in zip(data.classes, positives, negatives, strict=True):
