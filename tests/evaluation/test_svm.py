@@ -303,6 +303,21 @@ def test_few_shots():
     assert svm_few_shot(data, 2, 1, 3) != found[2]
 
 
+def test_the_test_images_are_read_once_for_all_costs():
+    """They are the largest matrix by far where there are few shots."""
+    products = []
+
+    class Counted(np.ndarray):
+        def __matmul__(self, other: Any) -> Any:
+            products.append(other.shape)
+            return np.asarray(self) @ other
+
+    data = toy(100)
+    counted = replace(data, test=data.test.view(Counted))
+    assert svm_few_shot(counted, 2, 0, 3) == svm_few_shot(data, 2, 0, 3)
+    assert products == [(24, len(COSTS))] * 6
+
+
 def test_mean_and_population_deviation_of_samples():
     few = svm_few_shot(toy(), 2, 0, 3)
     for choice in ("cv", "oracle"):

@@ -330,7 +330,7 @@ def _evaluate(
     weights = _class_weights(signs) * ~np.array(held_out).T
 
     cv, test = np.zeros((2, len(classes), len(COSTS)))
-    state = _start(signs)
+    state, betas = _start(signs), []
     for number, cost in enumerate(COSTS):
         state = _fit(gram, signs, cost * weights, state)
         for column in range(len(classes), len(owner)):
@@ -338,10 +338,13 @@ def _evaluate(
             truth = signs[out, column].astype(np.int8)
             ap = average_precision(state.values[out, column], truth)
             cv[owner[column], number] += ap / (folds[owner[column]].max() + 1)
-        normal = gram.weights(state.beta[:, : len(classes)]).astype(np.float32)
-        scores = data.test @ normal[:-1] + normal[-1]
-        for i, index in enumerate(classes):
-            test[i, number] = average_precision(scores[:, i], data.test_targets[:, index])
+        betas.append(state.beta[:, : len(classes)])
+    # At once, since the test images may be large: each product would read them again.
+    normals = gram.weights(np.concatenate(betas, axis=1)).astype(np.float32)
+    scores = data.test @ normals[:-1] + normals[-1]
+    for column, ranked in enumerate(scores.T):
+        number, i = divmod(column, len(classes))
+        test[i, number] = average_precision(ranked, data.test_targets[:, classes[i]])
 
     results = []
     for i, fold in enumerate(folds):
