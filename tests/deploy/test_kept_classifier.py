@@ -118,6 +118,7 @@ def test_files_that_are_no_classifier(tmp_path: Path):
     refused("its description cannot be read", text="[]")
     refused("classifier format 2", text='{"format": 2, "classes": [], "backbone": ""}')
     refused("not a list of names", text='{"format": 1, "classes": [3, 4], "backbone": ""}')
+    refused("not a list of names", text='{"format": 1, "classes": "abcd", "backbone": ""}')
     refused("3 classes", text='{"format": 1, "classes": ["a", "b", "c"], "backbone": ""}')
     refused("not finite", {"weight": torch.full((2, 3), torch.inf), "bias": torch.ones(2)})
     refused("not float32", {"weight": torch.ones(2, 3).double(), "bias": torch.ones(2)})
