@@ -233,10 +233,10 @@ class _Steps:
 
     def _require_own(self, out: Path, work: Path) -> None:
         """Check that the packed file, if it is there, is the one that these steps made."""
-        from burn.core.inputs import read_bytes, sha256_of
+        from burn.core.inputs import read_text, sha256_of
 
         own = work / _PACKED
-        made = read_bytes(own, 100).decode(errors="replace").strip() if own.is_file() else None
+        made = read_text(own, 100).strip() if own.is_file() else None
         if out.exists() and not (out.is_file() and sha256_of(out) == made):
             raise UserError(
                 f"{self._out} was not made by the steps in --work {self._work}: give another name, "
