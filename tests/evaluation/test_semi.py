@@ -193,6 +193,8 @@ def test_an_interrupted_sweep_goes_on(context: EvaluationContext, monkeypatch: p
             raise KeyboardInterrupt
         return fine_tune(*arguments, **keywords)
 
+    # Runs of another sweep, which are of the same images and settings, are none of this one.
+    run_semi(context, replace(TINY, lrs=(0.1,), head_factors=(1.0,)), CONSOLE)
     monkeypatch.setattr(semi, "fine_tune", interrupted)
     with pytest.raises(Interrupted, match="2 of 5 runs are kept"):
         run_semi(context, TINY, CONSOLE)

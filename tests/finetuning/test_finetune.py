@@ -35,9 +35,11 @@ from burn.data.builtin.digits import Digits
 from burn.data.loader import random_views
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.data.view_config import ViewConfig
+from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.configs import LinearConfig
 from burn.evaluation.fine_tuning import Tuner, Tuning, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
+from burn.finetuning.fit import _Metrics
 from burn.finetuning.job import class_weights
 from burn.finetuning.run import Finetuned, finetune
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
@@ -412,10 +414,16 @@ def test_who_learns_from_it_is_told_of_its_labels(tuned: Path):
 
 
 @pytest.mark.parametrize(
-    "steps", [pytest.param(2, marks=pytest.mark.long), 5, pytest.param(12, marks=pytest.mark.long)]
+    ("steps", "earlier"),
+    [
+        pytest.param(2, 0, marks=pytest.mark.long),
+        (5, 2000),
+        pytest.param(12, 5000, marks=pytest.mark.long),
+    ],
 )
 def test_an_interrupted_run_resumes_to_the_same_weights(
     steps: int,
+    earlier: float,
     tuned: Path,
     start: Path,
     few: Subset,
@@ -423,18 +431,26 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """In the first trial, in the second, in the second epoch of the training."""
+    """In the first trial, in the second, in the second epoch of the training.
+
+    What was finished before then counts in the time that the results name.
+    """
     out = tmp_path / "r"
     with monkeypatch.context() as patched:
+        add = KeptParts.add
+        patched.setattr(KeptParts, "add", lambda self, part: add(self, part | {"seconds": 2000.0}))
+        patched.setattr(_Metrics, "seconds", 1000.0)
         stop_after(patched, steps)
-        with pytest.raises(Interrupted, match="stopped and saved") as stopped:
+        saved = "saved" if earlier else "not saved"
+        with pytest.raises(Interrupted, match=f"stopped and {saved} in") as stopped:
             finetune(request(start, out), QUICK, CONSOLE, train=few, test=test_images)
         assert str(stopped.value).count("to go on: ") == 1
         assert str(stopped.value).endswith(f"to go on: {stopped.value.command}")
     assert not (out / "stage1.safetensors").exists()
     assert not (out / "results.jsonl").exists()
     again = request(start, out, resume=True)
-    finetune(again, QUICK, CONSOLE, train=few, test=test_images)
+    done = finetune(again, QUICK, CONSOLE, train=few, test=test_images)
+    assert earlier < done.results[0].seconds < earlier + 1000
     ours, whole = load_checkpoint(out), load_checkpoint(tuned)
     for name, tensor in whole.weights.items():
         assert torch.equal(tensor, ours.weights[name]), name

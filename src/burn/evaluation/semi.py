@@ -194,8 +194,11 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             else:
                 final = best
         except KeyboardInterrupt as stopped:
+            # The file may hold runs of other sweeps, too.
+            found = (sweep.find(lr=lr, head_factor=f, on=config.select) for lr, f in grid)
+            num_kept = sum(part is not None for part in found)
             raise interrupted(
-                f"interrupted: {len(sweep.parts)} of {num_runs} runs are kept in {kept_in}; the "
+                f"interrupted: {num_kept} of {num_runs} runs are kept in {kept_in}; the "
                 "same command resumes",
                 stopped,
             ) from None

@@ -43,6 +43,7 @@ def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -
     saver = SaveResume(files, job.stop, job.request.save_every, job.console)
     progress.begin("finetune")
     finite = tuner.train([progress, metrics, saver], restore)
+    job.earlier += metrics.before
     if saver.stopped_by:
         raise Stopped(saved=saver.last_step == tuner.loop.step)
     if not finite:
@@ -56,17 +57,20 @@ class _Metrics(Callback):
     Args:
         file: The file.
         every: Steps between two rows.
+
+    Attributes:
+        before: Seconds of training before an interruption.
     """
 
     def __init__(self, file: StepFile, every: int) -> None:
         self._file, self._every = file, every
-        self._before, self._began = 0.0, time.monotonic()
+        self.before, self._began = 0.0, time.monotonic()
         self._learning_rate = 0.0  # of the last step
 
     @property
     def seconds(self) -> float:
         """Seconds of training, those before an interruption included."""
-        return self._before + time.monotonic() - self._began
+        return self.before + time.monotonic() - self._began
 
     def on_start(self, loop: Loop[Tuning]) -> None:
         self._file.start(loop.step)
@@ -90,4 +94,4 @@ class _Metrics(Callback):
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._before = state["seconds"]
+        self.before = state["seconds"]

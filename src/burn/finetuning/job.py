@@ -69,7 +69,8 @@ class Job:
         start: What is known of it.
         described: The run, as run.json and the checkpoint describe it.
         notes: Remarks for the user.
-        began: When the work began, by `time.perf_counter`.
+        began: When the work of this call began, by `time.perf_counter`.
+        earlier: Seconds of what earlier calls finished, as far as it was gone on with.
 
     Raises:
         UserError: The network or the teacher cannot be read, or no image can be held out.
@@ -103,7 +104,7 @@ class Job:
         steps = self.steps(self.learn, config.trial_epochs) * config.trials
         steps += self.steps(self.train, config.epochs)
         self.threads = thread_chooser(steps) if self.device.type == "cpu" else None
-        self.began = time.perf_counter()
+        self.began, self.earlier = time.perf_counter(), 0.0
         about = {
             "model": model.name,
             "fingerprint": fingerprint(model.backbone),

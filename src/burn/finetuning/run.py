@@ -155,10 +155,14 @@ def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:
     from burn.deploy.shared import own_classifier
     from burn.finetuning.tested import test
 
-    if not folder.checkpoint.is_file():
+    trained = folder.checkpoint.is_file()
+    if not trained:
         _train(job, folder)
     tuned = load_checkpoint(folder.checkpoint)
     folder.require_own(tuned)
+    if trained:
+        trials = tuned.meta["finetuned"]["trials"]
+        job.earlier += sum(trial["seconds"] for trial in trials) + tuned.meta["monitor"]["seconds"]
     if results := folder.results():
         job.console.print(f"{folder.path} is finished", highlight=False)
         show(results, job.notes)

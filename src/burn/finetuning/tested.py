@@ -62,7 +62,8 @@ def test(
         "classes": of_class,
     }
     right = right_answers(scores, features.labels, features.positions, len(job.test))
-    results = context.results("finetune", numbers, settings, job.began, right=right)
+    began = job.began - job.earlier
+    results = context.results("finetune", numbers, settings, began, right=right)
     show(results, context.notes)
     told_so_far = len(context.notes)
     keep_confusion(context, "finetune", "top1", scores, features.labels)

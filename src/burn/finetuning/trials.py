@@ -89,6 +89,7 @@ def _trial(
     config = job.config
     if found := kept.find(lr=lr, head_lr=head_lr):
         progress.skip(job.steps(job.learn, config.trial_epochs))
+        job.earlier += found["seconds"]
         return found
     began = time.perf_counter()
     progress.begin(f"trial, lr {lr:g}, {head_lr:g}")
