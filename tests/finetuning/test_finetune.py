@@ -463,10 +463,10 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
 def test_resumed_with_other_settings_it_says_which(
     tuned: Path, start: Path, few: Subset, test_images: Subset
 ):
-    with pytest.raises(UserError, match=r"settings\.kl was 0\.7, is 0\.5"):
+    with pytest.raises(UserError, match=r"settings\.label_smoothing was 0\.1, is 0\.4"):
         finetune(
             request(start, tuned, resume=True),
-            replace(QUICK, kl=0.5),
+            replace(QUICK, label_smoothing=0.4),
             CONSOLE,
             train=few,
             test=test_images,
@@ -495,7 +495,7 @@ def test_a_teacher_is_asked(start: Path, few: Subset, test_images: Subset, tmp_p
     done = finetune(request(start, tmp_path / "r"), config, CONSOLE, train=few, test=test_images)
     about = load_checkpoint(tmp_path / "r").meta["finetuned"]
     assert about["teacher"]["size"] == 32
-    alone = replace(config, teacher=None)
+    alone = replace(config, teacher=None, kl=ONE_RATE.kl)
     other = finetune(request(start, tmp_path / "o"), alone, CONSOLE, train=few, test=test_images)
     assert not torch.equal(done.classifier.weight, other.classifier.weight)
 

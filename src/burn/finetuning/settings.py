@@ -77,12 +77,12 @@ class FinetuneConfig:
         require_within(8, 4096, teacher_size=self.teacher_size)
         if self.teacher is None and self.teacher_size is not None:
             raise UserError("--teacher-size without --teacher: give both, or leave it out")
+        require_within(0, 1, kl=self.kl, flip=self.flip, jitter=self.jitter)
+        require_within(0.1, 100, temperature=self.temperature)
         usual = FinetuneConfig()
         for name in ("kl", "temperature"):
             if self.teacher is None and getattr(self, name) != getattr(usual, name):
                 raise UserError(f"--{name} without --teacher: give both, or leave it out")
-        require_within(0, 1, kl=self.kl, flip=self.flip, jitter=self.jitter)
-        require_within(0.1, 100, temperature=self.temperature)
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise UserError(f"--crop-scale [{low}, {high}] is not an interval in (0, 1]")
