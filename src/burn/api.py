@@ -589,12 +589,12 @@ def _model_of(model: Any, *, random_init: bool) -> tuple[str, Model | None]:
         )
     if random_init:
         raise UserError("random_init takes the name of a network, not one in memory")
-    held, now = model.checkpoint, fingerprint(model)
+    held = model.checkpoint
     if held is None:
         views = ViewConfig(size=model.fixed_size or 224)
         meta = plain_meta(model.config.name, model, views)
         return model.config.name, Model(model.config.name, model.eval(), views, meta=meta)
-    given = model_of(held, model.eval())
+    given, now = model_of(held, model.eval()), fingerprint(model)
     if now == held.fingerprint:
         return held.origin, given
     name = f"{given.name}, changed ({now[:6]})"

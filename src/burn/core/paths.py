@@ -74,13 +74,17 @@ def is_there(name: str | Path) -> bool:
 def _is_place(name: str, place: str | Path) -> bool:
     """Return whether a name means what is at a place.
 
-    A single word does not mean a folder without checkpoints: `photos` is a network that comes with
-    burn, beside a folder of photos, too.
+    A single word means a folder only if that is a run: `photos` is a network that comes with burn
+    also beside a folder of photos.
     """
     if not name or not is_there(place):
         return False
-    is_word = Path(name).name == name
-    return not is_word or Path(place).is_file() or any(Path(place).glob("stage*.safetensors"))
+    return Path(name).name != name or is_checkpoint(Path(place))
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a path is a file, or the folder of a run with a trained stage."""
+    return path.is_file() or any(path.glob("stage*.safetensors"))
 
 
 def stored_path(name: str, folder: Path) -> str:
