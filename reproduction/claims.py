@@ -161,6 +161,7 @@ class _Finding:
         here: The measurements made here.
         differences: Difference of each pair of networks in the claim, which says that all are above
             zero.
+        seconds: What one more seed of all its networks takes, or None if it is not known.
     """
 
     text: str
@@ -168,6 +169,7 @@ class _Finding:
     paper: str
     here: str
     differences: Sequence[Difference]
+    seconds: float | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -204,7 +206,10 @@ class _Finding:
             return "Differences as small as this one need more test images"
         if needed <= weakest.runs:
             return "A seed or two more would decide it"
-        return f"A difference of this size needs about {needed:,} seeds"
+        more = ""
+        if self.seconds is not None:
+            more = f", {(needed - weakest.runs) * self.seconds / 3600:,.1f} h of one core more"
+        return f"A difference of this size needs about {needed:,} seeds{more}"
 
 
 def _decided(findings: Sequence[_Finding | Claim]) -> list[Claim]:
@@ -312,7 +317,8 @@ def _order(compared: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
         differences = [scores.difference(ahead, other, order.measure) for other in behind]
         points = "; ".join(_by(difference) for difference in differences)
         here = f"{data}{scores.told(ahead, *behind, by=order.measure)}: {points}"
-        found.append(_Finding(order.text, order.table, paper, here, differences))
+        seconds = scores.seconds_of_seed(ahead, *behind, by=order.measure)
+        found.append(_Finding(order.text, order.table, paper, here, differences, seconds))
     return [*found, _detection(), *_time(compared)]
 
 
@@ -362,7 +368,8 @@ def _time(scores: Scores) -> list[_Finding | Claim]:
             here += f". The claim is about equal times: train {' and '.join(shorter)} for longer"
             found.append(Claim(text, "Figure 4", "a figure", here, "inconclusive"))
         else:
-            found.append(_Finding(text, "Figure 4", "a figure", here, differences))
+            seconds = scores.seconds_of_seed(ours, *behind)
+            found.append(_Finding(text, "Figure 4", "a figure", here, differences, seconds))
     return found
 
 
@@ -455,7 +462,8 @@ def _ablations(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]
         differences = [scores.difference(ahead[0], variant) for variant, _ in behind]
         points = "; ".join(_by(difference) for difference in differences)
         here = f"{data}{scores.told(*variants)}: {points}"
-        found.append(_Finding(text, where, cited, here, differences))
+        seconds = scores.seconds_of_seed(*variants)
+        found.append(_Finding(text, where, cited, here, differences, seconds))
     return found
 
 

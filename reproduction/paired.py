@@ -303,6 +303,21 @@ class Scores:
         known = [float(s) for s in told if isinstance(s, (int, float)) and s > 0]
         return statistics.mean(known) if known and len(known) == len(told) else None
 
+    def seconds_of_seed(self, *models: str, by: str = "linear") -> float | None:
+        """Return what another seed of some models takes: training and evaluation by a measure.
+
+        Returns:
+            The sum of the models' mean times; None if one is not known.
+        """
+        total = 0.0
+        for model in models:
+            trained = self.seconds(model) if self.has(model) else None
+            if trained is None:
+                return None
+            evaluated = (result.seconds for result in self._by_model[by, model].values())
+            total += trained + statistics.mean(evaluated)
+        return total
+
     def told(self, *models: str, by: str = "linear") -> str:
         """List models with linear accuracy and kNN: "burn 46.5 (44.3), s2bnn 46.7 (42.5)".
 

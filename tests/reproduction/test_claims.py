@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,18 @@ def test_a_claim_holds_where_all_are_clearly_behind(cosine: float, verdict: str)
     assert claim.text == "cosine before L1 and L2"
     assert claim.paper == "62.3 against 51.5 against 50.3"
     assert claim.verdict == verdict
+
+
+def test_what_is_open_says_how_many_seeds_and_hours_would_decide_it():
+    apart = [*results("paper-kl+fs", 46.0, 51.0), *results("paper-kl", 44.0, 44.0)]
+    (claim,) = measured(apart)
+    assert re.search(r"A difference of this size needs about \d+ seeds$", claim.here)
+    # An hour of training and the second of each evaluation, of two networks.
+    hour = {"pretraining": {"collapsed_stages": [], "seconds": 3598.0}}
+    (claim,) = measured([replace(result, settings=hour) for result in apart])
+    found = re.search(r"about (\d+) seeds, ([\d.]+) h of one core more$", claim.here)
+    assert found is not None
+    assert float(found[2]) == pytest.approx(2 * (int(found[1]) - 2), abs=0.1)
 
 
 def test_one_clear_reversal_refutes_and_one_tie_leaves_open():
