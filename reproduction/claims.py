@@ -653,7 +653,7 @@ def _negatives(evidence: Evidence) -> list[_Finding]:
         Result(
             protocol, "top1", row[protocol],
             model := f"{row['network']} {row['augmentation']} {row['negatives']}", model, "", "",
-            int(row["seed"]), 0.0, {"pretraining": {}},
+            int(row["seed"]), 0.0, {"pretraining": {"seconds": row["seconds"]}},
         )
         for row in rows for protocol in ("linear", "knn")
     ]  # fmt: skip
@@ -674,11 +674,13 @@ def _negatives(evidence: Evidence) -> list[_Finding]:
             f"{scores.mean(few):.1f} with {fewest:,}, {scores.mean(many):.1f} with {most:,}: "
             f"{_by(difference)}"
         )
-        found.append(_Finding(text, "Figure 8", "a figure", here, [difference]))
+        seconds = scores.seconds_of_seed(few, many)
+        found.append(_Finding(text, "Figure 8", "a figure", here, [difference], seconds))
     weak, strong = f"binary weak {most}", f"binary InfoMin's {most}"
     if scores.has(weak, strong):
         difference = scores.difference(strong, weak)
         here = f"{scores.mean(weak):.1f} against {scores.mean(strong):.1f}: {_by(difference)}"
         text = "weaker augmentation makes InfoMin worse on a binary network"
-        found.append(_Finding(text, "Figure 7", "a figure", here, [difference]))
+        seconds = scores.seconds_of_seed(weak, strong)
+        found.append(_Finding(text, "Figure 7", "a figure", here, [difference], seconds))
     return found

@@ -45,7 +45,7 @@ full() {
     burn analyze gradients --data cifar10/train.parquet --teacher "$out/teacher" --steps 100 \
         --seeds 0,1 --out "$out/gradients"
     burn analyze negatives "${cifar[@]}" --budget 25600 --linear.lr 0.003 --workers 0 \
-        --out "$out/negatives"
+        --seeds 0,1 --out "$out/negatives"
     same
 }
 
