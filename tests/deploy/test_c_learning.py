@@ -91,8 +91,20 @@ class Twin:
         return found
 
 
-@pytest.mark.parametrize("epilogue", EPILOGUES)
-@pytest.mark.parametrize("shape", ["whole words", "no shortcuts, large maps"])
+@pytest.mark.parametrize(
+    ("shape", "epilogue"),
+    [
+        ("whole words", "int16"),
+        ("no shortcuts, large maps", "float"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("whole words", "float"), ("whole words", "int32"),
+                ("no shortcuts, large maps", "int32"), ("no shortcuts, large maps", "int16"),
+            )
+        ),
+    ],
+)  # fmt: skip
 def test_the_nearest_class_mean_is_found(
     shape: str, epilogue: str, learner: Callable[[str, str], Path], tmp_path: Path
 ):
@@ -259,7 +271,11 @@ def size_of_classes(done: ExportedC, folder: Path) -> int:
 
 @pytest.mark.parametrize(
     ("board", "epilogue"),
-    [("Cortex-M4", "float"), ("Cortex-M3", "int32"), ("RISC-V with Zbb", "int32")],
+    [
+        ("Cortex-M4", "float"),
+        pytest.param("Cortex-M3", "int32", marks=pytest.mark.long),
+        pytest.param("RISC-V with Zbb", "int32", marks=pytest.mark.long),
+    ],
 )
 def test_digits_are_learned_on_a_microcontroller(board: str, epilogue: str, tmp_path: Path):
     """Of digits 0 to 4, of each ten, and the same answers as in float64."""

@@ -77,11 +77,24 @@ def run(folder: Path, board: str, images: Array) -> tuple[Array, Array]:
     return lines[:, 0], lines[:, 1]
 
 
+# Each epilogue, each board and two of the three levels once.
+QUICK = (
+    ("Cortex-M4", "float", "-O2"),
+    ("Cortex-M4", "int32", "-Os"),
+    ("RISC-V with Zbb", "int16", "-O2"),
+)
+
+
 @pytest.mark.parametrize(
     ("board", "epilogue", "least"),
     [
-        ("Cortex-M4", "float", 98), ("Cortex-M7", "float", 98), ("Cortex-M4", "int16", 85),
-        ("Cortex-M3", "int32", 98), ("RISC-V with Zbb", "int16", 85), ("RISC-V", "int32", 98),
+        ("Cortex-M4", "float", 98), ("Cortex-M3", "int32", 98), ("RISC-V with Zbb", "int16", 85),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("Cortex-M7", "float", 98), ("Cortex-M4", "int16", 85), ("RISC-V", "int32", 98)
+            )
+        ),
     ],
 )  # fmt: skip
 def test_the_class_is_the_desktop_engines(board: str, epilogue: str, least: int, tmp_path: Path):
@@ -99,12 +112,17 @@ def test_the_class_is_the_desktop_engines(board: str, epilogue: str, least: int,
     assert len(set(instructions)) > 1  # they depend on how many signs are the rarer ones
 
 
-@pytest.mark.parametrize("optimise", ["-Os", "-O2", pytest.param("-O3", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    ("board", "epilogue"),
-    [*(("Cortex-M4", epilogue) for epilogue in ("float", "int32", "int16")),
-     ("RISC-V with Zbb", "int16")],
-)  # fmt: skip
+    ("board", "epilogue", "optimise"),
+    [
+        pytest.param(*case, optimise, marks=() if (*case, optimise) in QUICK else pytest.mark.long)
+        for case in (
+            *(("Cortex-M4", epilogue) for epilogue in ("float", "int32", "int16")),
+            ("RISC-V with Zbb", "int16"),
+        )
+        for optimise in ("-Os", "-O2", "-O3")
+    ],
+)
 def test_flash_and_stack_are_what_the_export_says(
     board: str, epilogue: str, optimise: str, tmp_path: Path
 ):

@@ -101,7 +101,11 @@ def last_step(run: Run, *, bfloat16: bool = True, after: int = 3) -> Step:
     return Step(gpu.kernels - before, exchanges=exchanges, waits=dict(gpu.waits))
 
 
-@pytest.mark.parametrize("case", TABLE)
+# A method's other settings, which tests of graphs and of the loss have too.
+CASES = [pytest.param(c, marks=() if c in METHODS else pytest.mark.long) for c in TABLE]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_a_step_stays_within_its_kernels_and_waits(case: str):
     most = TABLE[case]
     with pretended():
@@ -113,10 +117,7 @@ def test_a_step_stays_within_its_kernels_and_waits(case: str):
     assert float32.kernels <= most.float32
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=() if c in METHODS else pytest.mark.long) for c in TABLE],
-)
+@pytest.mark.parametrize("case", CASES)
 def test_a_step_of_two_processes_stays_within_its_kernels_waits_and_exchanges(case: str):
     most = TABLE[case]
     with group_of_two(), pretended():
@@ -137,7 +138,7 @@ def network(name: str, precision: Precision) -> Run:
     return Run(Supervised(backbone, 3), (32,), synchronize=True)
 
 
-QUICK = [key for key in NETWORKS if REACTNET in key or not is_binary(key[0])]
+QUICK = [key for key in NETWORKS if REACTNET in key]
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,9 @@ def check_block(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("decomposed")
-@pytest.mark.parametrize("name", ["layer", "bnext", "expert"])
+@pytest.mark.parametrize(
+    "name", ["layer", *(pytest.param(n, marks=pytest.mark.long) for n in ("bnext", "expert"))]
+)
 def test_gradients_of_compiled_layers_in_bfloat16(name: str):
     check_block(name, torch.bfloat16)
 

@@ -95,8 +95,22 @@ def test_a_method_and_its_momentum_networks_begin_with_the_weights(method: str, 
             assert torch.equal(state[name.removeprefix("backbone.")], found[name])
 
 
-@pytest.mark.parametrize("precision", [Precision.BINARY, Precision.BINARY_ACTIVATIONS])
-@pytest.mark.parametrize("name", ["reactnet_xs", "bnext_t", "expert_bnn"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("reactnet_xs", Precision.BINARY),
+        ("bnext_t", Precision.BINARY_ACTIVATIONS),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("reactnet_xs", Precision.BINARY_ACTIVATIONS),
+                ("bnext_t", Precision.BINARY),
+                ("expert_bnn", Precision.BINARY),
+                ("expert_bnn", Precision.BINARY_ACTIVATIONS),
+            )
+        ),
+    ],
+)
 def test_a_backbone_computes_what_the_start_computes(name: str, precision: Precision):
     config = BackboneConfig(name=name, width=0.5, weight_init="fan_in")
     theirs, mine = (build_backbone(config, precision).double() for _ in range(2))

@@ -154,8 +154,7 @@ def test_no_image_twice_an_epoch(tmp_path: Path, kind: str, counts: list[int], w
     assert len(set(left_out)) > 2
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("counts", [[51], UNEQUAL])
+@pytest.mark.parametrize(("kind", "counts"), [("tar", UNEQUAL), ("parquet", [51])])
 def test_no_image_twice_with_workers(tmp_path: Path, kind: str, counts: list[int]):
     images = open_shards(str(WRITERS[kind](tmp_path / "data", counts)))
     ranks = [list(build(images, rank=rank, world=2, workers=2)) for rank in range(2)]
@@ -165,10 +164,10 @@ def test_no_image_twice_with_workers(tmp_path: Path, kind: str, counts: list[int
 
 
 def test_workers_do_not_matter(tmp_path: Path):
-    """One that divides the number of lanes, one that does not, and more than there are lanes."""
+    """A number that does not divide the number of lanes, and more than there are lanes."""
     images = open_shards(str(WRITERS["parquet"](tmp_path / "data", UNEQUAL, labels=True)))
     whole = take(build(images, 2), 40)
-    for workers in (2, 3, 9):
+    for workers in (3, 9):
         assert same(take(build(images, 2, workers=workers), 40), whole)
 
 
@@ -282,7 +281,7 @@ def test_a_new_loader_goes_on_where_the_state_was_taken(tmp_path: Path, kind: st
             assert same(take(resumed, len(whole) - used), whole[used:])
 
 
-@pytest.mark.parametrize(("world", "used"), [(1, 3), (2, 3), (2, 13)])
+@pytest.mark.parametrize(("world", "used"), [(1, 3), (2, 13)])
 def test_a_resumed_loader_with_workers(tmp_path: Path, world: int, used: int):
     """In the first epoch and in a later one; the state counts the batches handed out."""
     images = open_shards(str(WRITERS["parquet"](tmp_path / "data", UNEQUAL)))
