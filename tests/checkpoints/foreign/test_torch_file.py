@@ -6,11 +6,14 @@ import io
 import pickle
 import struct
 import zipfile
+from argparse import Namespace
+from collections import Counter, OrderedDict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from burn.checkpoints.foreign import torch_file
 from burn.checkpoints.foreign.torch_file import check_torch_file
@@ -20,7 +23,52 @@ from burn.core.errors import UserError
 DEEP = b"\x80\x02}" + b")" + b"\x85" * 1000 + b"K\x01s."
 # Two gigabytes of zeros, which torch makes before it sees that the pickle has no end.
 ENDLESS = b"\x80\x02cbuiltins\nbytearray\n\x8a\x08" + struct.pack("<q", 2 * 10**9) + b"\x85R"
-SLOW = b"\x80\x02c_codecs\nencode\nX\x02\x00\x00\x00abX\x08\x00\x00\x00punycode\x86R."
+
+
+def text(words: str) -> bytes:
+    return b"X" + struct.pack("<I", len(words)) + words.encode()
+
+
+def number(value: int) -> bytes:
+    return b"J" + struct.pack("<i", value)
+
+
+ENCODE, FROM_TYPE = b"c_codecs\nencode\n", b"ctorch._tensor\n_rebuild_from_type_v2\n"
+TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
+NO_HOOKS = b"ccollections\nOrderedDict\n)R"
+# A tensor of one number that claims 2,000,000,000, for each of which torch would make an object.
+CLAIMED = (
+    TENSOR + b"((" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu")
+    + number(1) + b"tQ" + number(0) + number(2 * 10**9) + b"\x85" + number(0) + b"\x85\x89"
+    + NO_HOOKS + b"tR"
+)  # fmt: skip
+# Calls of what weights may name, with what weights have no need of.
+CALLS = {
+    "a slow codec": (ENCODE + text("ab") + text("punycode") + b"\x86R", "encode"),
+    "a slow codec, and an argument": (
+        ENCODE + text("ab") + text("punycode") + text("latin1") + b"\x87R", "encode"
+    ),
+    "a slow codec by way of a tensor": (
+        FROM_TYPE + b"(" + ENCODE + b"ctorch\nTensor\n" + text("ab") + text("punycode")
+        + b"\x86}tR", "encode",
+    ),
+    "a set of a tensor": (b"cbuiltins\nset\n" + CLAIMED + b"\x85R", "set"),
+    "a counter of a tensor": (b"ccollections\nCounter\n" + CLAIMED + b"\x85R", "Counter"),
+    "pairs in a tensor": (
+        b"ccollections\nOrderedDict\n]" + CLAIMED + b"a\x85R", "OrderedDict",
+    ),
+    "a size of a tensor": (b"ctorch\nSize\n" + CLAIMED + b"\x85R", "Size"),
+    "arguments in a tensor": (TENSOR + CLAIMED + b"R", "_rebuild_tensor_v2"),
+    "arguments in a remembered tensor": (
+        CLAIMED + b"q\x000" + TENSOR + b"h\x00R", "_rebuild_tensor_v2"
+    ),
+    "arguments of a tensor's class in a tensor": (
+        FROM_TYPE + b"(" + TENSOR + b"ctorch\nTensor\n" + CLAIMED + b"}tR", "_rebuild_tensor_v2"
+    ),
+    "a state in a tensor": (NO_HOOKS + CLAIMED + b"b", "state that was computed"),
+    "a tensor of any size": (b"ctorch\nFloatTensor\n" + number(2 * 10**9) + b"\x85R", "FloatT"),
+    "a function that was computed": (NO_HOOKS + b")R", "an object"),
+}  # fmt: skip
 
 
 def zipped(**entries: bytes) -> bytes:
@@ -44,6 +92,35 @@ def old_format(*pickles: bytes) -> bytes:
     return pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2) + b"".join(pickles)
 
 
+def two_directories(torchs: bytes, pythons: bytes) -> bytes:
+    """A zip archive with a directory where its end says, and another directly before that end."""
+
+    def parts(pickled: bytes) -> tuple[bytes, bytes, bytes]:
+        content = zipped(data_pkl=pickled)
+        place = content.rindex(b"PK\5\6")
+        length, start = struct.unpack("<2L", content[place + 12 : place + 20])
+        return content[:start], content[start : start + length], content[place:]
+
+    entry, directory, end = parts(torchs)
+    other, theirs, _ = parts(pythons)
+    assert len(theirs) == len(directory)
+    shift = len(directory)  # less what Python adds: the length of all between
+    theirs = theirs[:42] + struct.pack("<L", shift + len(entry) - shift - len(other)) + theirs[46:]
+    return entry + directory + other + theirs + end
+
+
+def old_tar(size: int) -> bytes:
+    """A tar archive without `ustar`, whose first entry is a table of settings."""
+    header = bytearray(512)
+    header[:4], header[100:107], header[156:157] = b"\xffabc", b"0000644", b"x"
+    header[124:135], header[136:147], header[148:156] = b"%011o" % size, b"0" * 11, b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header) + b"1" * size
+
+
+OLD_TAR = old_tar(1024)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -53,7 +130,19 @@ def old_format(*pickles: bytes) -> bytes:
         pytest.param(old_format(pickle.dumps("x" * 3000, 2), DEEP), "too large", id="far behind"),
         pytest.param(ENDLESS, "damaged or truncated", id="without an end"),
         pytest.param(zipped(data_pkl=ENDLESS), "damaged or truncated", id="zip without an end"),
-        pytest.param(SLOW, r"objects other than weights \(codecs.punycode\)", id="slow codec"),
+        *(
+            pytest.param(
+                zipped(data_pkl=b"\x80\x02" + calls + b"."),
+                rf"objects other than weights \(a .*{words}",
+                id=name,
+            )
+            for name, (calls, words) in CALLS.items()
+        ),
+        pytest.param(two_directories(DEEP, b"}."), "programs read differently", id="directories"),
+        pytest.param(
+            zipped(data_pkl=b"}.")[:-2] + b"\x01\x00x", "programs read differently", id="comment"
+        ),
+        pytest.param(OLD_TAR, "a tar archive: unpack it", id="tar without its magic number"),
         pytest.param(b"PK\x03\x04" + bytes(500), "damaged or truncated", id="half an archive"),
     ],
 )
@@ -66,10 +155,24 @@ def test_what_torch_must_not_read(
         check_torch_file(tmp_path / "w.pth", 10**9)
 
 
+def with_attribute() -> torch.Tensor:
+    """A tensor that is saved as its class and a call."""
+    tensor = torch.ones(2)
+    tensor.unit = "metre"  # type: ignore[attr-defined]
+    return tensor
+
+
 @pytest.mark.parametrize("new", [True, False])
 @pytest.mark.parametrize("checksums", [True, False])
 def test_what_torch_and_numpy_write_is_accepted(new: bool, checksums: bool, tmp_path: Path):
-    held = {"weight": torch.ones(3), "best": np.float64(0.5), "order": np.arange(4)}
+    held = {
+        "weight": torch.ones(3), "best": np.float64(0.5), "order": np.arange(4),
+        "parameter": nn.Parameter(torch.ones(2)), "with an attribute": with_attribute(),
+        "sparse": torch.eye(3).to_sparse(), "size": torch.Size((2, 3)), "half": torch.float16,
+        "device": torch.device("cpu"), "set": {1, 2}, "counts": Counter("aab"),
+        "options": Namespace(lr=0.1), "ordered": OrderedDict(a=torch.ones(1)), "complex": 1 + 2j,
+        "empty": (), "network": nn.BatchNorm2d(3).state_dict(),
+    }  # fmt: skip
     torch.serialization.set_crc32_options(checksums)
     try:
         torch.save(held, tmp_path / "w.pth", _use_new_zipfile_serialization=new)

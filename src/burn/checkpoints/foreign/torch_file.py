@@ -11,8 +11,10 @@ import io
 import pickletools
 import re
 import struct
+import tarfile
 import zipfile
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +31,14 @@ _DEEPEST = 100  # nested tuples; a tensor has 3
 _MOST_VIEWS = 4  # bytes of all tensors / bytes in the file, which may hold a network twice
 _MODULES = ("torch", "collections", "argparse", "_codecs")  # which files of weights need
 _BUILTINS = ("set", "complex")
+# Of what these have, the functions that are called. Others are only named, such as torch.float32.
+_CALLED = re.compile(
+    r"torch\._utils\._rebuild_\w+|torch\._tensor\._rebuild_from_type_v2|torch\.Size|torch\.device"
+    r"|torch\.nn\.parameter\.Parameter|torch\.serialization\._get_layout|argparse\.Namespace"
+    r"|collections\.(OrderedDict|Counter)|(builtins|__builtin__)\.(set|complex)"
+)
+# These take their arguments apart, which for a tensor means an object for each number it claims.
+_ITERATING = re.compile(r".*\.(set|Counter|OrderedDict|Size)")
 
 # What other files are, by their first bytes; a dot stands for any byte.
 _OTHER_FILES = {
@@ -39,7 +49,6 @@ _OTHER_FILES = {
     rb"....TFL3": "a TensorFlow Lite model",
     rb"\x08[\x01-\x20]\x12": "an ONNX model",
     rb".{7}\x00\{": "a safetensors file: name it .safetensors",
-    rb".{257}ustar": "a tar archive: unpack it",
     rb"version https://git-lfs": "a pointer of Git LFS: fetch the file itself with git lfs pull",
     rb"\s*<": "a page of HTML or XML",
     rb"\s*[{\[]\s*[\"{}\]]": "a file of JSON",
@@ -62,14 +71,17 @@ def check_torch_file(file: Path, limit: int) -> None:
 
     Raises:
         UserError: The file is not a regular file, is of another kind, is too large, declares more
-            than it holds, or its pickle holds code, unknown objects, or nests too deeply. A file
-            that is neither known, nor a zip, nor a pickle passes: torch refuses it.
+            than it holds, or its pickle holds code, unknown objects, calls that weights do not
+            need, or nests too deeply. A file that is neither known, nor a zip, nor a pickle
+            passes: torch refuses it.
     """
     with open_regular(file, limit) as opened:
         start = opened.read(512)
         for pattern, kind in _OTHER_FILES.items():
             if re.match(pattern, start, re.DOTALL):
                 raise UserError(f"{file} is not a weights file, but {kind}")
+        if _is_tar(start):
+            raise UserError(f"{file} is not a weights file, but a tar archive: unpack it")
         if start.startswith(b"PK\x03\x04"):
             pickles = _of_zip(file, opened)
         else:
@@ -117,6 +129,18 @@ def check_tensors(content: Any, file: Path) -> None:
         raise UserError(f"{file} holds tensors that claim more numbers than there are")
 
 
+def _is_tar(start: bytes) -> bool:
+    """Return whether a file begins as Python's reader of tar archives wants it.
+
+    torch gives that reader all that is no zip, and some archives keep it busy for hours.
+    """
+    try:
+        tarfile.TarInfo.frombuf(start, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
 class _Bounded(io.BufferedIOBase):
     """File from which at most `_PICKLE_LIMIT` bytes are read at once."""
 
@@ -146,6 +170,11 @@ def _of_zip(file: Path, opened: BinaryIO) -> list[BinaryIO]:
     try:
         with zipfile.ZipFile(_Bounded(opened)) as archive:
             entries = archive.infolist()
+            if not _is_read_alike(opened, size, entries):
+                raise UserError(
+                    f"{file} is a zip archive that programs read differently: load it with torch "
+                    "and save its state_dict again"
+                )
             names = [entry.filename.lower() for entry in entries]  # as torch compares them
             for end, kind in _OTHER_ARCHIVES.items():
                 if any(name.endswith(end) for name in names):
@@ -167,6 +196,35 @@ def _of_zip(file: Path, opened: BinaryIO) -> list[BinaryIO]:
         raise
     except Exception as error:  # a damaged archive may raise anything
         raise UserError(damaged(file)) from error
+
+
+def _is_read_alike(opened: BinaryIO, size: int, entries: Iterable[zipfile.ZipInfo]) -> bool:
+    """Return whether Python and torch find the same directory and names in a zip archive.
+
+    Both look for its end from behind, but Python takes the directory that lies before that end, and
+    torch the one at the place that the end states. In an archive as torch writes it, without a
+    comment, all parts follow one another.
+
+    Args:
+        opened: The archive.
+        size: Its size in bytes.
+        entries: What Python finds in it.
+    """
+    opened.seek(max(0, size - 98))
+    end = opened.read().rjust(98, b"\0")
+    place = size - 22  # of the end
+    signature, *_, length, start, comment = struct.unpack("<4s4H2LH", end[76:])
+    if signature != b"PK\5\6" or comment:
+        return False
+    if end[56:60] == b"PK\6\7":  # the locator of an end of 64 bits
+        place = size - 98
+        stated = struct.unpack("<Q", end[64:72])[0]
+        signature, after, *_, length, start = struct.unpack("<4sQ2H2L4Q", end[:56])
+        if signature != b"PK\6\6" or after != 44 or stated != place:
+            return False
+    return start + length == place and not any(
+        b"\x75\x70" in entry.extra or "\0" in entry.orig_filename for entry in entries
+    )  # other names for the entry
 
 
 def _stored(opened: BinaryIO, entry: zipfile.ZipInfo) -> BinaryIO:
@@ -212,19 +270,38 @@ def _names_in(file: Path, content: BinaryIO) -> list[str]:
     return names
 
 
-class _Walk:
-    """Stack of a pickle machine that holds the depth and text of objects in place of the objects.
+@dataclass(slots=True)
+class _Item:
+    """What is known of an object that a pickle makes.
 
     Attributes:
-        names: Functions and classes that were named, as module.name.
+        kind: What made it: "name" of a function or class, "tuple", "list", "call" of a function,
+            or another instruction.
+        text: The name, or a string's beginning.
+        parts: Objects in a tuple or list, which none other has.
+        depth: Largest number of nested tuples in it.
+    """
+
+    kind: str = ""
+    text: str = ""
+    parts: list[_Item] | tuple[()] = ()
+    depth: int = 0
+
+
+class _Walk:
+    """Stack of a pickle machine that holds descriptions of objects in place of the objects.
+
+    Attributes:
+        names: Functions and classes that were named, as module.name, and those that were called
+            otherwise than weights need it.
         deepest: Largest number of nested tuples.
     """
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.deepest = 0
-        self._stack: list[tuple[int, str] | None] = []  # None: a mark
-        self._memo: dict[int, tuple[int, str]] = {}
+        self._stack: list[_Item | None] = []  # None: a mark
+        self._memo: dict[int, _Item] = {}
 
     def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
         """Execute the next instruction. Raises IndexError or KeyError where that is impossible."""
@@ -234,31 +311,77 @@ class _Walk:
             return
         if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
             key = len(self._memo) if argument is None else int(argument)
-            self._memo[key] = stack[-1] or (0, "")
+            self._memo[key] = stack[-1] or _Item()
             return
         if name in ("GET", "BINGET", "LONG_BINGET"):
             stack.append(self._memo[int(argument)])
             return
-        popped: list[tuple[int, str]] = []
+        popped: list[_Item] = []  # the uppermost last
         for kind in reversed(opcode.stack_before):
             if kind is pickletools.stackslice:
                 while (item := stack.pop()) is not None:
                     popped.append(item)
             elif kind is not pickletools.markobject:
-                popped.append(stack.pop() or (0, ""))
-        text = argument[:100] if isinstance(argument, str) else ""
+                popped.append(stack.pop() or _Item())
+        popped.reverse()
+        depth = max((item.depth for item in popped), default=0)
+        if name in _CHANGES:
+            made, *added = popped
+            made.depth = depth
+            if isinstance(made.parts, list) and name != "BUILD":
+                made.parts += added
+            if name == "BUILD" and added[0].kind == "call":  # torch takes it apart, as arguments
+                self.names.append("a state that was computed")
+        else:
+            made = _Item(depth=depth)
+            self._describe(made, name, argument, popped)
+        self.deepest = max(self.deepest, made.depth)
+        stack.extend(made for _ in opcode.stack_after)
+
+    def _describe(self, made: _Item, name: str, argument: Any, popped: list[_Item]) -> None:
+        """Describe a new object, made by the instruction `name` of objects from the stack."""
         if name in ("GLOBAL", "INST", "STACK_GLOBAL"):
-            text = str(argument).replace(" ", ".")
+            made.kind, made.text = "name", str(argument).replace(" ", ".")
             if name == "STACK_GLOBAL":
-                text = ".".join(text for _, text in reversed(popped))
-            self.names.append(text)
-        elif name.startswith("TUPLE"):
-            text = popped[0][1] if popped else ""  # of the last item
-        elif name == "REDUCE" and popped[1][1] == "_codecs.encode" and popped[0][1] != "latin1":
-            self.names.append(f"codecs.{popped[0][1]}")  # some take hours for a small text
-        depth = max((depth for depth, _ in popped), default=0) + name.startswith("TUPLE")
-        self.deepest = max(self.deepest, depth)
-        stack.extend((depth, text) for _ in opcode.stack_after)
+                made.text = ".".join(item.text for item in popped)
+            self.names.append(made.text)
+        elif "TUPLE" in name:
+            made.kind, made.parts, made.depth = "tuple", popped, made.depth + bool(popped)
+        elif name in ("LIST", "EMPTY_LIST"):
+            made.kind, made.parts = "list", popped
+        elif name in ("REDUCE", "NEWOBJ"):
+            made.kind = "call"
+            self._call(*popped)
+        elif name in ("PERSID", "BINPERSID"):
+            made.kind = "call"  # of what finds a storage
+        elif isinstance(argument, str):
+            made.text = argument[:100]
+
+    def _call(self, function: _Item, arguments: _Item) -> None:
+        """Note a call that weights do not need: of what is only named, or with other arguments."""
+        name, given = function.text, arguments.parts
+        literal = function.kind == "name" and arguments.kind == "tuple"
+        if name == "_codecs.encode":  # some codecs take hours for a small text
+            allowed = len(given) == 2 and [item.kind for item in given] == ["", ""]
+            allowed = allowed and given[1].text == "latin1"
+        elif name == "torch._tensor._rebuild_from_type_v2":
+            allowed = len(given) == 4
+            if allowed:  # calls the first with the third
+                allowed = given[0].text.startswith("torch._utils._rebuild_")
+                self._call(given[0], given[2])
+        elif _ITERATING.fullmatch(name):
+            allowed = not any(
+                item.kind == "call" or any(part.kind == "call" for part in item.parts)
+                for item in given
+            )
+        else:
+            allowed = name in STAND_INS or _CALLED.fullmatch(name) is not None
+        if not (literal and allowed):
+            self.names.append(f"a call of {name or 'an object'}")
+
+
+# Instructions that change an object below others on the stack, which stays there.
+_CHANGES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
 
 
 def _check_names(file: Path, names: Iterable[str]) -> None:
