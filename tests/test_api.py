@@ -111,11 +111,21 @@ def test_a_row_names_the_checkpoint_until_the_network_is_changed(run: burn.Run, 
     with torch.no_grad():
         next(backbone.parameters()).mul_(2)
     after = burn.evaluate("knn", backbone, out=tmp_path, **words).results[0]
-    assert Path(before.checkpoint) == run.out / "stage2.safetensors"
+    assert before.checkpoint == str(run.out), "as evaluating its name tells it"
     assert before.training is not None
     assert after.training is None
     assert after.model.startswith(f"{before.model}, changed (")
     assert len(list((tmp_path / "neighbours").glob("*.json"))) == 2
+
+
+def test_a_changed_network_tells_of_the_labels_behind_it():
+    backbone = burn.load("photos")
+    with torch.no_grad():
+        next(backbone.parameters()).mul_(2)
+    found = burn.evaluate("knn", backbone, train="digits", test="digits", progress=False)
+    (result,) = found.results
+    assert result.training == {"teacher_labels": "ImageNet"}
+    assert any("its teacher was trained with ImageNet labels" in note for note in found.notes)
 
 
 def test_options_of_the_command_are_arguments(run: burn.Run):

@@ -40,7 +40,7 @@ from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import Packed, named_classifier, pack_network, read_head
 from burn.evaluation.configs import EvaluationCompute, Request
-from burn.evaluation.context import Model, model_of
+from burn.evaluation.context import Model, labels_behind, model_of
 from burn.evaluation.entries import PROTOCOLS
 from burn.evaluation.registry import Evaluated, evaluate_checkpoint
 from burn.finetuning.run import finetune as finetune_network
@@ -338,7 +338,9 @@ def load(checkpoint: str | Path) -> Backbone:
     if names_checkpoint(path):
         held = load_checkpoint(find_checkpoint(path))
         backbone = backbone_from(held)
-        backbone.checkpoint = Checkpoint({}, held.meta, held.origin, fingerprint(backbone))
+        backbone.checkpoint = Checkpoint(
+            {}, held.meta, held.origin, fingerprint(backbone), str(checkpoint)
+        )
         return backbone
     return load_backbone(str(checkpoint))[0]
 
@@ -596,9 +598,9 @@ def _model_of(model: Any, *, random_init: bool) -> tuple[str, Model | None]:
         return model.config.name, Model(model.config.name, model.eval(), views, meta=meta)
     given, now = model_of(held, model.eval()), fingerprint(model)
     if now == held.fingerprint:
-        return held.origin, given
+        return held.name or held.origin, given
     name = f"{given.name}, changed ({now[:6]})"
-    return name, replace(given, name=name, training=None)
+    return name, replace(given, name=name, training=labels_behind(given.training))
 
 
 def _teacher_of(module: nn.Module, recipe: Recipe) -> Teacher:

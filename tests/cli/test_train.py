@@ -70,9 +70,17 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
     assert again == ["pretrain", "report"]
     assert train("--data", "digits.parquet", "--pretrain-epochs", "2") == 2
     assert "pretrain_epochs was 1, is 2; give another --work" in capsys.readouterr().err
-    (place / "digits.bnn").write_bytes(b"another file")
-    assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 2
-    assert "digits.bnn was not made by the steps in --work digits:" in capsys.readouterr().err
+    for kept in (True, False):  # an earlier burn kept no packed file in the work folder
+        if not kept:
+            (place / "digits" / "packed.bnn").unlink()
+            assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 0
+            (place / "digits" / "packed.bnn").unlink()
+        own = (place / "digits.bnn").read_bytes()
+        (place / "digits.bnn").write_bytes(b"another file")
+        assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 2
+        assert "digits.bnn was not made by the steps in --work digits:" in capsys.readouterr().err
+        assert (place / "digits.bnn").read_bytes() == b"another file"
+        (place / "digits.bnn").write_bytes(own)
 
 
 def test_what_changed_since_is_not_gone_on_with_or_deleted(

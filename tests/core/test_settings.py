@@ -30,6 +30,7 @@ class Rates:
         ("chosen", 1, 1.0),
         ("chosen", "auto", "auto"),
         ("own", [3], (3.0,)),
+        ("own", [np.float64(0.5)], (0.5,)),
         ("own", None, None),
     ],
 )

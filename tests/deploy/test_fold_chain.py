@@ -27,11 +27,17 @@ class Own(Backbone):
         super().__init__(BackboneConfig("own"), 32)
         padding = "same" if part == "stem that pads to the same size" else 1
         self.stem = nn.Conv2d(3, 16, 3, padding=padding, bias=False)
-        self.stem_norm = nn.BatchNorm2d(16, affine=part != "stem's norm without a gain")
+        self.stem_norm = nn.BatchNorm2d(
+            16,
+            affine=part != "stem's norm without a gain",
+            track_running_stats=part != "stem's norm without statistics",
+        )
         kernel = 5 if part == "kernel of 5 pixels" else 3
         self.layer = BinaryLayer(16, 32, kernel, precision=Precision.BINARY)
         if part == "norm without a gain":
             self.layer.norm = nn.BatchNorm2d(32, affine=False)
+        if part == "norm without statistics":
+            self.layer.norm = nn.BatchNorm2d(32, track_running_stats=False)
         bias = part != "feature layer without a bias"
         self.linear = nn.Linear(32, 32, bias=bias) if "feature layer" in part else None
 
@@ -59,7 +65,14 @@ def test_a_packed_chain_is_the_network(part: str, tmp_path: Path):
     assert done.cosine > 0.9999
 
 
-def test_a_kernel_that_the_format_lacks_is_named(tmp_path: Path):
-    network = Own("kernel of 5 pixels").eval()
-    with pytest.raises(UserError, match="layer layer has a kernel of 5 pixels; the format has 1"):
-        pack_network(network, Checkpoint({}, META), tmp_path / "own.bnn", None, {})
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("kernel of 5 pixels", "layer layer has a kernel of 5 pixels; the format has 1"),
+        ("norm without statistics", "batch normalization of layer layer has no running"),
+        ("stem's norm without statistics", "batch normalization of its stem has no running"),
+    ],
+)
+def test_what_the_format_lacks_is_named(part: str, words: str, tmp_path: Path):
+    with pytest.raises(UserError, match=words):
+        pack_network(Own(part).eval(), Checkpoint({}, META), tmp_path / "own.bnn", None, {})

@@ -413,6 +413,22 @@ def test_who_learns_from_it_is_told_of_its_labels(tuned: Path):
     assert labels == f"{own} and ImageNet"  # the latter of its teacher in pretraining
 
 
+def test_a_run_that_an_earlier_version_began_goes_on(
+    start: Path, few: Subset, test_images: Subset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It took settings of a teacher where there is none."""
+    config = replace(QUICK, kl=0.5)
+    with pytest.raises(UserError, match="--kl without --teacher: give both, or leave it out"):
+        finetune(request(start, tmp_path / "r"), config, CONSOLE, train=few, test=test_images)
+    with monkeypatch.context() as patched:
+        patched.setattr(FinetuneConfig, "check", lambda *_, **__: None)
+        stop_after(patched, 1)
+        with pytest.raises(Interrupted):
+            finetune(request(start, tmp_path / "r"), config, CONSOLE, train=few, test=test_images)
+    again = request(start, tmp_path / "r", resume=True)
+    assert finetune(again, config, CONSOLE, train=few, test=test_images).results
+
+
 @pytest.mark.parametrize(
     ("steps", "earlier"),
     [

@@ -56,8 +56,10 @@ def _plain(hint: Any, value: Any) -> Any:
         value = value.item()  # a scalar; NumPy is not imported here
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        fitting = [argument for argument in arguments if _fits(argument, value)]
-        return _plain(fitting[0], value) if fitting else value
+        for argument in arguments:
+            if _fits(argument, plain := _plain(argument, value)):
+                return plain
+        return value
     if origin is tuple and isinstance(value, tuple):
         hints = _of_elements(arguments, value)
         return tuple(map(_plain, hints, value)) if len(hints) == len(value) else value

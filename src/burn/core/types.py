@@ -135,12 +135,14 @@ class Checkpoint:
         meta: Plain JSON values, which `burn.checkpoints.native` lists.
         origin: The file, for messages.
         fingerprint: Of the network that was made of it, to see whether that has changed since.
+        name: What a user gave for it; "" for the file itself.
     """
 
     weights: Mapping[str, torch.Tensor]
     meta: Mapping[str, Any]
     origin: str = "the checkpoint"
     fingerprint: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)

@@ -218,8 +218,12 @@ def _unfoldable(chain: Chain) -> str | None:
     pads = stem.padding in ("same", (side // 2, side // 2))
     if not plain or stem.bias is not None or not pads:
         return "its stem is not a plain convolution without bias that pads by half its kernel"
+    if chain.stem_norm.running_mean is None:
+        return "the batch normalization of its stem has no running statistics"
     channels = stem.out_channels
     for name, half in chain.layers:
+        if half.norm.running_mean is None:
+            return f"the batch normalization of layer {name} has no running statistics"
         weight = half.convolution.weight
         if weight.shape[2] not in (1, 3):
             return f"layer {name} has a kernel of {weight.shape[2]} pixels; the format has 1 and 3"

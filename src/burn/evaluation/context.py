@@ -265,14 +265,21 @@ class Model:
     @property
     def labels_notes(self) -> list[str]:
         """A line for each way in which labels helped to train the network."""
-        told = self.training or {}
-        ways = {
-            "teacher_labels": "its teacher was trained with",
-            "start_labels": "behind the weights that it started from are",
-        }
-        return [
-            f"{self.name}: {way} {told[key]} labels" for key, way in ways.items() if key in told
-        ]
+        told = labels_behind(self.training) or {}
+        return [f"{self.name}: {_LABELS[key]} {labels} labels" for key, labels in told.items()]
+
+
+# By their keys in `Result.training`, the ways in which labels may stand behind a network.
+_LABELS = {
+    "teacher_labels": "its teacher was trained with",
+    "start_labels": "behind the weights that it started from are",
+}
+
+
+def labels_behind(training: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return what `Result.training` tells of labels, and nothing of the training itself."""
+    told = training or {}
+    return {key: told[key] for key in _LABELS if key in told} or None
 
 
 def open_context(
@@ -330,7 +337,7 @@ def open_context(
     if (train.fingerprint, len(train)) == (test.fingerprint, len(test)):
         context.notes.append(
             f"{test.name} is both trained and tested on, so the numbers tell nothing of other "
-            "images: give NAME:rest to train on and NAME:tenth to test on"
+            "images: give others to test on, or labelled data as DATA:rest and DATA:tenth"
         )
     for source in sources:
         lines = [f"{source.name}: {line}" for line in remarks(source)]

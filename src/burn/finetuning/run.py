@@ -86,9 +86,9 @@ def finetune(
     from burn.training.run_dir import make_folder, require_usable
 
     request.check()
-    config.check()
-    require_alone("finetune")
     out = expand(request.out)
+    config.check(resumed=request.resume and (out / RUN_FILE).is_file())
+    require_alone("finetune")
     if model is None:
         require_network(request.checkpoint)
     if config.teacher is not None:

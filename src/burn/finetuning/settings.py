@@ -58,11 +58,15 @@ class FinetuneConfig:
     flip: float = 0.5
     jitter: float = 0.0
 
-    def check(self) -> None:
+    def check(self, *, resumed: bool = False) -> None:
         """Check all values.
 
+        Args:
+            resumed: Whether they are those of a run that goes on. An earlier version may have begun
+                it with settings of a teacher and no teacher.
+
         Raises:
-            UserError: A value is out of range.
+            UserError: A value is out of range, or has no effect.
         """
         require_within(1, _MOST_EPOCHS, epochs=self.epochs)
         require_within(2, 2**20, batch_size=self.batch_size)
@@ -81,7 +85,8 @@ class FinetuneConfig:
         require_within(0.1, 100, temperature=self.temperature)
         usual = FinetuneConfig()
         for name in ("kl", "temperature"):
-            if self.teacher is None and getattr(self, name) != getattr(usual, name):
+            given = getattr(self, name) != getattr(usual, name)
+            if self.teacher is None and given and not resumed:
                 raise UserError(f"--{name} without --teacher: give both, or leave it out")
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:

@@ -21,7 +21,7 @@ from burn.core.plugins import imports
 if TYPE_CHECKING:
     from burn.data.base import Source
 
-_PLAN, _PACKED = "train.json", "packed.sha256"
+_PLAN, _PACKED = "train.json", "packed.bnn"
 _PARTS = ("pretrained", "linear", "tuned")  # folders of the steps
 _USUAL = ("data", "test", "init", "teacher", "work", "epochs", "pretrain_epochs", "overwrite")
 
@@ -111,8 +111,7 @@ class _Steps:
             UserError: What was asked for cannot be done.
             Interrupted: After a signal; the same command goes on.
         """
-        from burn.core.files import locked, write_text
-        from burn.core.inputs import sha256_of
+        from burn.core.files import locked, write_beside
         from burn.core.paths import expand, require_kept
         from burn.training.run_dir import make_folder
 
@@ -134,12 +133,16 @@ class _Steps:
                 f"on the test images, fine-tuning has {tuned:.1f} % and the linear classifier "
                 f"{linear:.1f} %: packing {better}"
             )
-            if not out.exists():
-                chosen = [str(self._work / "tuned"), str(self._out)]
+            packed = self._work / _PACKED
+            if not (work / _PACKED).exists():
+                chosen = [str(self._work / "tuned"), str(packed)]
                 if tuned <= linear:
-                    chosen = [network, str(self._out), "--head", str(self._work / "linear")]
+                    chosen = [network, str(packed), "--head", str(self._work / "linear")]
                 self._step("pack", *chosen)
-                write_text(work / _PACKED, sha256_of(out) + "\n")
+            if not out.exists():
+                write_beside(out, lambda file: shutil.copyfile(work / _PACKED, file), new=True)
+                print(f"{self._out}: a copy of {packed}")
+            self._require_own(out, work)
             # A fine-tuned network that was not packed would open the report.
             told = ["pretrained", "linear", *(["tuned"] if tuned > linear else [])]
             paths = [str(self._work / name) for name in told if (work / name).exists()]
@@ -233,14 +236,16 @@ class _Steps:
 
     def _require_own(self, out: Path, work: Path) -> None:
         """Check that the packed file, if it is there, is the one that these steps made."""
-        from burn.core.inputs import read_text, sha256_of
+        from burn.core.inputs import sha256_of
 
-        own = work / _PACKED
-        made = read_text(own, 100).strip() if own.is_file() else None
-        if out.exists() and not (out.is_file() and sha256_of(out) == made):
+        packed = work / _PACKED
+        if not packed.exists() and _accuracy(work / "tuned", "finetune") is not None:
+            return  # all but packing is done, so the file may be an earlier burn's, and is compared
+        own = packed.is_file() and out.is_file() and sha256_of(out) == sha256_of(packed)
+        if out.exists() and not own:
             raise UserError(
-                f"{self._out} was not made by the steps in --work {self._work}: give another name, "
-                "or remove it"
+                f"{self._out} was not made by the steps in --work {self._work}: move it away, or "
+                "give another name and --work"
             )
 
     def _remember(self, work: Path, plan: dict[str, Any]) -> None:
