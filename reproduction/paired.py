@@ -303,6 +303,11 @@ class Scores:
         known = [float(s) for s in told if isinstance(s, (int, float)) and s > 0]
         return statistics.mean(known) if known and len(known) == len(told) else None
 
+    def images(self, model: str) -> float:
+        """Return the mean number of images that a model's trainings saw."""
+        runs = self._by_model["linear", model].values()
+        return statistics.mean(r.settings["pretraining"]["images_seen"] for r in runs)
+
     def seconds_of_seed(self, *models: str, by: str = "linear") -> float | None:
         """Return what another seed of some models takes: training and evaluation by a measure.
 

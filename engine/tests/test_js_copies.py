@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,6 @@ ALTERED = {
     "half": lambda one: one.resize((105, 75)),
     "bytes alone": lambda one: one,
 }
-NOISE = np.random.default_rng(7)
 SHAPES = {
     "one pixel": (1, 1),
     "a line": (1, 300),
@@ -85,43 +85,53 @@ SHAPES = {
     "larger than what sharpness is measured in": (530, 701),
     "very long": (20, 333),
 }
-SINGLE = {
-    **{name: NOISE.integers(0, 256, (*shape, 3), np.uint8) for name, shape in SHAPES.items()},
-    "even": np.full((70, 80, 3), 90, np.uint8),
-    # The grey of these ends in one half.
-    "halves": np.array([[0, 0, 250], [0, 4, 168], [0, 8, 86]], np.uint8)[
-        NOISE.integers(0, 3, (64, 64))
-    ],
-    "nearly even": np.full((64, 64, 3), 128, np.uint8)
-    + (NOISE.random((64, 64, 1)) < 0.01).astype(np.uint8),
-}
-COLLECTIONS = {
-    "altered": [
-        np.asarray(one)
-        for seed, change in enumerate(ALTERED.values())
-        for one in (Image.fromarray(photo(seed)), change(Image.fromarray(photo(seed))))
-    ],
-    "single": list(SINGLE.values()),
-    "of two sizes": [scene(0), scene(0, 128, 128), scene(0, 65, 64), scene(1)],
-    "blank pages": [np.full((64, 64, 3), value, np.uint8) for value in (0, 0, 200, 255, 255)],
-    "a slow change": [
-        np.rint(scene(0) * (1 - share) + scene(1) * share).astype(np.uint8)
-        for share in np.linspace(0, 1, 12)
-    ],
-    # More than the nearest codes that are asked for first, and than are compared at once.
-    "many copies": [
-        np.clip(scene(2) + NOISE.integers(-3, 4, (64, 64, 3)), 0, 255).astype(np.uint8)
-        for _ in range(100)
-    ]
-    + [scene(seed) for seed in range(10, 30)],
-    "none": [],
-    "one": [scene(0)],
-}
+KINDS = (
+    "altered", "single", "of two sizes", "blank pages", "a slow change", "many copies", "none",
+    "one",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COLLECTIONS)
+@functools.cache
+def collections():
+    """Images by their kind."""
+    noise = np.random.default_rng(7)
+    single = {
+        **{name: noise.integers(0, 256, (*shape, 3), np.uint8) for name, shape in SHAPES.items()},
+        "even": np.full((70, 80, 3), 90, np.uint8),
+        # The grey of these ends in one half.
+        "halves": np.array([[0, 0, 250], [0, 4, 168], [0, 8, 86]], np.uint8)[
+            noise.integers(0, 3, (64, 64))
+        ],
+        "nearly even": np.full((64, 64, 3), 128, np.uint8)
+        + (noise.random((64, 64, 1)) < 0.01).astype(np.uint8),
+    }
+    return {
+        "altered": [
+            np.asarray(one)
+            for seed, change in enumerate(ALTERED.values())
+            for one in (Image.fromarray(photo(seed)), change(Image.fromarray(photo(seed))))
+        ],
+        "single": list(single.values()),
+        "of two sizes": [scene(0), scene(0, 128, 128), scene(0, 65, 64), scene(1)],
+        "blank pages": [np.full((64, 64, 3), value, np.uint8) for value in (0, 0, 200, 255, 255)],
+        "a slow change": [
+            np.rint(scene(0) * (1 - share) + scene(1) * share).astype(np.uint8)
+            for share in np.linspace(0, 1, 12)
+        ],
+        # More than the nearest codes that are asked for first, and than are compared at once.
+        "many copies": [
+            np.clip(scene(2) + noise.integers(-3, 4, (64, 64, 3)), 0, 255).astype(np.uint8)
+            for _ in range(100)
+        ]
+        + [scene(seed) for seed in range(10, 30)],
+        "none": [],
+        "one": [scene(0)],
+    }
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_codes_and_groups_are_pythons(ask, name):
-    images = COLLECTIONS[name]
+    images = collections()[name]
     num_bytes = [(7 * i) % 5 for i in range(len(images))]
     (found,) = ask({"images": list(images), "bytes": num_bytes})
     expected = Appearances(len(images))
@@ -151,10 +161,12 @@ def test_codes_and_groups_are_pythons(ask, name):
 
 
 def test_the_table_has_groups_of_all_kinds():
-    assert len(duplicates(COLLECTIONS["altered"])) >= 11
-    words = " ".join(copy.alteration for one in duplicates(COLLECTIONS["altered"]) for copy in one)
+    assert set(collections()) == set(KINDS)
+    altered = duplicates(collections()["altered"])
+    assert len(altered) >= 11
+    words = " ".join(copy.alteration for one in altered for copy in one)
     assert all(word in words for word in ("mirrored", "turned by", "cropped"))
-    assert len(duplicates(COLLECTIONS["many copies"])[0]) == 100
+    assert len(duplicates(collections()["many copies"])[0]) == 100
 
 
 def test_pixels_with_alpha_lie_over_white(ask):

@@ -30,14 +30,14 @@ def test_methods(method: str):
     testing.check_method(method, recipe)
 
 
-# Networks of one code, of which the larger ones differ in their numbers of blocks and channels.
-LARGER = {"bnext_m", "bnext_l"}
+# Networks of one code, of which the others differ in their numbers of blocks and channels.
+OTHERS = {"reactnet_m", "bnext_s", "bnext_m", "bnext_l"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.long if name in LARGER else ())
+        pytest.param(name, marks=pytest.mark.long if name in OTHERS else ())
         for name in (REACTNET, "reactnet_m", *BNEXT, EXPERT)
     ],
 )

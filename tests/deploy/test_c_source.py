@@ -126,11 +126,13 @@ def check_integers(network: Host, packed: Path, images: Array) -> None:
 
 
 QUICK = {
-    *(("all kinds of layers", epilogue) for epilogue in EPILOGUES),
+    ("all kinds of layers", "float"),
+    ("all kinds of layers", "int32"),
     ("a pixel of many words", "int16"),
 }
 # Of the others each has something that these have not, or that is in no random network.
 SELDOM = (
+    ("9 channels, fewer blocks", "int16"),
     ("plain", "float"),
     ("twice as wide, stem at 1", "float"),
     ("narrowest", "int32"),
@@ -169,7 +171,11 @@ def test_every_layer_of_reactnets(name: str, epilogue: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("shape", "epilogue"), [("a pixel of many words", "int32"), ("all kinds of layers", "float")]
+    ("shape", "epilogue"),
+    [
+        ("a pixel of many words", "int32"),
+        pytest.param("all kinds of layers", "float", marks=pytest.mark.long),
+    ],
 )
 def test_ones_that_fit_into_no_list_are_counted_in_parts(
     shape: str, epilogue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -517,11 +523,8 @@ def test_the_proof_finds_constants_that_overflow(tmp_path: Path, monkeypatch: py
 CONSTANTS = ("b1.slope", "b1.multiplier", "b1.bias", "stem.weight")
 QUICK_CONSTANTS = {
     ("b1.slope", 1e-30, "int16"),
-    ("b1.multiplier", 1e30, "int32"),
     ("b1.multiplier", 1e30, "int16"),
-    ("b1.bias", 1e-30, "int32"),
     ("stem.weight", 1e30, "int32"),
-    ("stem.weight", 1e30, "int16"),
 }
 
 

@@ -208,6 +208,26 @@ def test_accuracy_at_equal_time_is_not_decided_by_unequal_times(seconds: float, 
     assert claim.here.endswith("train s2bnn for longer") == (verdict == "inconclusive")
 
 
+def test_a_faster_method_is_compared_after_more_images():
+    def seen(model: str, seconds: float, images: int, *linear: float) -> list[Result]:
+        settings = {"pretraining": {"seconds": seconds, "images_seen": images}}
+        return [replace(r, settings=settings) for r in results(model, *linear)]
+
+    rivals = [*seen("mocov2", 50.0, 100, 40.0, 40.5), *seen("byol", 100.0, 100, 42.0, 42.5)]
+    compared = [
+        *seen("burn", 100.0, 100, 60.0, 60.5), *rivals, *seen("swav", 200.0, 100, 41.0, 41.5)
+    ]  # fmt: skip
+    about = "Figure 4", "BURN is more accurate than MoCo v2, BYOL and SwAV at no more training time"
+    assert by_table(compared)[about].verdict == "inconclusive"
+    # Of another machine, where an image took a tenth of the time.
+    longer = seen("mocov2", 10.0, 200, 45.0, 45.5)
+    found = claims(Evidence(5000, compared=compared, longer=longer))
+    (claim,) = [claim for claim in found if (claim.where, claim.text) == about]
+    assert claim.verdict == "holds"
+    assert claim.here.startswith("+15.0 ± ")
+    assert "in × 1.00 of mocov2's time with more images, × 1.00 of byol's time, " in claim.here
+
+
 def test_fewer_negatives_that_hurt_a_float_network_are_as_the_paper_says():
     def row(network: str, count: int, linear: float, augmentation: str = "InfoMin's") -> dict:
         return {"network": network, "negatives": count, "linear": linear, "knn": 20.0, "seed": 0,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -32,6 +33,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+    gc.freeze()  # children copy no page of what is there already
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -50,7 +50,11 @@ def extend(
     return said.file.getvalue()
 
 
-@pytest.mark.parametrize("first", [3, 5, 7], ids=["within", "at its end", "after it"])
+@pytest.mark.parametrize(
+    "first",
+    [3, *(pytest.param(n, marks=pytest.mark.long) for n in (5, 7))],
+    ids=["within", "at its end", "after it"],
+)
 def test_without_a_schedule_an_extended_run_has_the_bits_of_a_longer_one(
     first: int, tmp_path: Path, data: str
 ):
@@ -110,7 +114,14 @@ def test_two_stages_are_extended_and_the_second_begins_again_from_the_first(
     assert "stage 2 is done already" in extend(out, recipe, data, 4, teacher)
 
 
-@pytest.mark.parametrize("how", ["epochs", "the last of two epochs", "max_steps", "python"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "the last of two epochs",
+        "python",
+        *(pytest.param(how, marks=pytest.mark.long) for how in ("epochs", "max_steps")),
+    ],
+)
 def test_a_first_try_goes_on_to_the_whole_run(how: str, tmp_path: Path, data: str):
     out, recipe = tmp_path / "run", float_recipe()
     burn.pretrain(recipe, data=data, out=out, max_steps=2, **SETTINGS)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ The slow twin is that network in its published structure (published.py).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -106,9 +107,13 @@ def test_s2bnns_networks_have_the_published_number_of_entries():
     assert len(twin("s2bnn", 1).state_dict()) == 426
 
 
-@pytest.mark.parametrize("form", ["latent", "scaled"])
-@pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize("format", REACTNETS)
+@pytest.mark.parametrize(
+    ("format", "stage", "form"),
+    [
+        pytest.param(*case, marks=() if n % 4 in (0, 3) else pytest.mark.long)
+        for n, case in enumerate(itertools.product(REACTNETS, [1, 2], ["latent", "scaled"]))
+    ],
+)  # of each format each stage and each form once
 def test_the_function_is_kept(format: str, stage: int, form: str, tmp_path: Path):
     """Binary weights may be stored as they were trained, or already as ±scale."""
     network = twin(format, stage)
@@ -170,8 +175,7 @@ def test_binary_weights_of_exactly_0_are_told(tmp_path: Path):
 # --- Files as the trainers save them. ---
 
 
-@pytest.mark.parametrize("name", ["checkpoint.pth.tar", "model_best.pth.tar"])
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize(("step", "name"), [(1, "checkpoint.pth.tar"), (2, "model_best.pth.tar")])
 def test_reactnets_trainer(step: int, name: str, tmp_path: Path):
     """Its best accuracy is a tensor without dimensions, its optimizer has a state of tensors."""
     network = twin("reactnet", step)
@@ -183,8 +187,18 @@ def test_reactnets_trainer(step: int, name: str, tmp_path: Path):
     assert_same_function(network, open_model(str(out), fresh=False, seed=0).backbone)
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize("kind", ["latest.pth", "for_multi.pth", "backbone.pth"])
+@pytest.mark.parametrize(
+    ("kind", "stage"),
+    [
+        ("latest.pth", 1),
+        ("for_multi.pth", 2),
+        ("backbone.pth", 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (("latest.pth", 2), ("for_multi.pth", 1), ("backbone.pth", 1))
+        ),
+    ],
+)
 def test_burns_trainer_and_its_tools(kind: str, stage: int, tmp_path: Path):
     network = twin("burn-release", stage)
     model = BurnPretraining(network)

@@ -13,7 +13,7 @@ import re
 import struct
 import tarfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -284,7 +284,7 @@ class _Item:
 
     kind: str = ""
     text: str = ""
-    parts: list[_Item] | tuple[()] = ()
+    parts: Sequence[_Item] = ()
     depth: int = 0
 
 
