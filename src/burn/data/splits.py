@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from burn.core.errors import UserError
 from burn.data.base import Source
+from burn.data.fingerprint import digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +35,7 @@ class Subset:
         )
         self.fingerprint = source.fingerprint
         if not np.array_equal(self.indices, np.arange(len(source))):
-            told = self.indices.tobytes() + source.fingerprint.encode()
-            self.fingerprint = hashlib.sha256(told).hexdigest()[: len(source.fingerprint)]
+            self.fingerprint = digest(source.fingerprint, self.indices.tobytes())
 
     def __len__(self) -> int:
         return len(self.indices)
