@@ -36,12 +36,17 @@ def number(value: int) -> bytes:
 ENCODE, FROM_TYPE = b"c_codecs\nencode\n", b"ctorch._tensor\n_rebuild_from_type_v2\n"
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\n"
 NO_HOOKS = b"ccollections\nOrderedDict\n)R"
-# A tensor of one number that claims 2,000,000,000, for each of which torch would make an object.
-CLAIMED = (
-    TENSOR + b"((" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu")
-    + number(1) + b"tQ" + number(0) + number(2 * 10**9) + b"\x85" + number(0) + b"\x85\x89"
-    + NO_HOOKS + b"tR"
-)  # fmt: skip
+
+
+def tensor(size: bytes = number(1) + b"\x85", storage: bytes = number(1), key: str = "0") -> bytes:
+    """A tensor of one number, or what claims to be more of them."""
+    return (
+        TENSOR + b"((" + text("storage") + b"ctorch\nFloatStorage\n" + text(key) + text("cpu")
+        + storage + b"tQ" + number(0) + size + number(0) + b"\x85\x89" + NO_HOOKS + b"tR"
+    )  # fmt: skip
+
+
+SPARSE = b"ctorch._utils\n_rebuild_sparse_tensor\n" + NO_HOOKS
 # Calls of what weights may name, with what weights have no need of.
 CALLS = {
     "a slow codec": (ENCODE + text("ab") + text("punycode") + b"\x86R", "encode"),
@@ -50,22 +55,39 @@ CALLS = {
     ),
     "a slow codec by way of a tensor": (
         FROM_TYPE + b"(" + ENCODE + b"ctorch\nTensor\n" + text("ab") + text("punycode")
-        + b"\x86}tR", "encode",
+        + b"\x86}tR", "_rebuild_from_type_v2",
     ),
-    "a set of a tensor": (b"cbuiltins\nset\n" + CLAIMED + b"\x85R", "set"),
-    "a counter of a tensor": (b"ccollections\nCounter\n" + CLAIMED + b"\x85R", "Counter"),
+    "a set of a tensor": (b"cbuiltins\nset\n" + tensor() + b"\x85R", "set"),
+    "a counter of a tensor": (b"ccollections\nCounter\n" + tensor() + b"\x85R", "Counter"),
     "pairs in a tensor": (
-        b"ccollections\nOrderedDict\n]" + CLAIMED + b"a\x85R", "OrderedDict",
+        b"ccollections\nOrderedDict\n]" + tensor() + b"a\x85R", "OrderedDict",
     ),
-    "a size of a tensor": (b"ctorch\nSize\n" + CLAIMED + b"\x85R", "Size"),
-    "arguments in a tensor": (TENSOR + CLAIMED + b"R", "_rebuild_tensor_v2"),
+    "a size of a tensor": (b"ctorch\nSize\n" + tensor() + b"\x85R", "Size"),
+    "arguments in a tensor": (TENSOR + tensor() + b"R", "_rebuild_tensor_v2"),
     "arguments in a remembered tensor": (
-        CLAIMED + b"q\x000" + TENSOR + b"h\x00R", "_rebuild_tensor_v2"
+        tensor() + b"q\x000" + TENSOR + b"h\x00R", "_rebuild_tensor_v2"
     ),
     "arguments of a tensor's class in a tensor": (
-        FROM_TYPE + b"(" + TENSOR + b"ctorch\nTensor\n" + CLAIMED + b"}tR", "_rebuild_tensor_v2"
+        FROM_TYPE + b"(" + TENSOR + b"ctorch\nTensor\n" + tensor() + b"}tR", "_rebuild_tensor_v2"
     ),
-    "a state in a tensor": (NO_HOOKS + CLAIMED + b"b", "state that was computed"),
+    "a state in a tensor": (NO_HOOKS + tensor() + b"b", "state that is no dictionary"),
+    "a state of pairs in a tensor": (
+        NO_HOOKS + b"]" + tensor() + b"ab", "state that is no dictionary"
+    ),
+    "parts in a tensor": (SPARSE + tensor() + b"\x86R", "_rebuild_sparse_tensor"),
+    "a size in a tensor": (tensor(tensor()), "_rebuild_tensor_v2"),
+    "a length in a tensor": (tensor(storage=tensor()), "storage of another kind"),
+    "a record of two names": (
+        b"(" + tensor(key="ab") + tensor(key="aB") + b"t", "storage of two names"
+    ),
+    "keys of one hash": (
+        b"}(" + b"".join(b"\x8a\x09" + (k * (2**61 - 1)).to_bytes(9, "little") + b"N"
+        for k in range(1, 1003)) + b"u", "keys that are no texts",
+    ),
+    "a set of one hash": (
+        b"cbuiltins\nset\n](" + b"".join(b"\x8a\x09" + (k * (2**61 - 1)).to_bytes(9, "little")
+        for k in range(1, 1003)) + b"e\x85R", "keys that are no texts",
+    ),
     "a tensor of any size": (b"ctorch\nFloatTensor\n" + number(2 * 10**9) + b"\x85R", "FloatT"),
     "a function that was computed": (NO_HOOKS + b")R", "an object"),
 }  # fmt: skip
@@ -127,16 +149,28 @@ OLD_TAR = old_tar(1024)
         pytest.param(zipped(data_pkl=DEEP), "nest too deeply", id="deep"),
         pytest.param(with_wrong_checksums(zipped(data_pkl=DEEP)), "nest too deeply", id="checksum"),
         pytest.param(zipped(x_pkl=b"}.", data_PKL=DEEP), "nest too deeply", id="capitals"),
-        pytest.param(old_format(pickle.dumps("x" * 3000, 2), DEEP), "too large", id="far behind"),
+        pytest.param(old_format(pickle.dumps("x" * 30_000, 2), DEEP), "too large", id="far behind"),
         pytest.param(ENDLESS, "damaged or truncated", id="without an end"),
         pytest.param(zipped(data_pkl=ENDLESS), "damaged or truncated", id="zip without an end"),
         *(
             pytest.param(
                 zipped(data_pkl=b"\x80\x02" + calls + b"."),
-                rf"objects other than weights \(a .*{words}",
+                rf"objects other than weights \(.*{words}",
                 id=name,
             )
             for name, (calls, words) in CALLS.items()
+        ),
+        pytest.param(
+            zipped(data_pkl=b"\x80\x02" + tensor(number(2 * 10**9) + b"\x85") + b"."),
+            "claims more numbers than there are",
+            id="a large tensor",
+        ),
+        pytest.param(
+            zipped(
+                data_pkl=b"\x80\x02" + b"N0" * 50 + b"N.", x_pkl=b"\x80\x02" + b"N0" * 50 + b"N."
+            ),
+            "its pickle is too large",
+            id="many instructions in two pickles",
         ),
         pytest.param(two_directories(DEEP, b"}."), "programs read differently", id="directories"),
         pytest.param(
@@ -149,7 +183,8 @@ OLD_TAR = old_tar(1024)
 def test_what_torch_must_not_read(
     content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(torch_file, "_PICKLE_LIMIT", 2000)
+    monkeypatch.setattr(torch_file, "_PICKLE_LIMIT", 20_000)
+    monkeypatch.setattr(torch_file, "_MOST_INSTRUCTIONS", 150 if "N0N0" in str(content) else 10**6)
     (tmp_path / "w.pth").write_bytes(content)
     with pytest.raises(UserError, match=words):
         check_torch_file(tmp_path / "w.pth", 10**9)
@@ -171,7 +206,8 @@ def test_what_torch_and_numpy_write_is_accepted(new: bool, checksums: bool, tmp_
         "sparse": torch.eye(3).to_sparse(), "size": torch.Size((2, 3)), "half": torch.float16,
         "device": torch.device("cpu"), "set": {1, 2}, "counts": Counter("aab"),
         "options": Namespace(lr=0.1), "ordered": OrderedDict(a=torch.ones(1)), "complex": 1 + 2j,
-        "empty": (), "network": nn.BatchNorm2d(3).state_dict(),
+        "empty": (), "kinds": set(np.unique([1.5, 2.5])), "tensors": {torch.ones(1)},
+        "network": nn.BatchNorm2d(3).state_dict(),
     }  # fmt: skip
     torch.serialization.set_crc32_options(checksums)
     try:

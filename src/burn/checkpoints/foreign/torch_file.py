@@ -8,6 +8,7 @@ pickle is read instruction by instruction, without creating its objects.
 from __future__ import annotations
 
 import io
+import math
 import pickletools
 import re
 import struct
@@ -35,10 +36,18 @@ _BUILTINS = ("set", "complex")
 _CALLED = re.compile(
     r"torch\._utils\._rebuild_\w+|torch\._tensor\._rebuild_from_type_v2|torch\.Size|torch\.device"
     r"|torch\.nn\.parameter\.Parameter|torch\.serialization\._get_layout|argparse\.Namespace"
-    r"|collections\.(OrderedDict|Counter)|(builtins|__builtin__)\.(set|complex)"
+    r"|collections\.(OrderedDict|Counter)|(builtins|__builtin__)\.(set|complex)|_codecs\.encode"
 )
-# These take their arguments apart, which for a tensor means an object for each number it claims.
+# Those that make a tensor of a storage, its offset, its size and its strides.
+_OF_STORAGE = re.compile(r"torch\._utils\._rebuild_(tensor|tensor_v2|tensor_v3|qtensor)")
 _ITERATING = re.compile(r".*\.(set|Counter|OrderedDict|Size)")
+_STORAGES = re.compile(r"torch\.(?:cuda\.|storage\.)?(\w+)Storage")
+_ELEMENT_BYTES = {
+    "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1,
+    "Byte": 1, "Bool": 1, "ComplexDouble": 16, "ComplexFloat": 8, "QInt32": 4, "QInt8": 1,
+    "QUInt8": 1, "QUInt4x2": 1, "QUInt2x4": 1, "Untyped": 1,
+}  # fmt: skip
+_MOST_ODD_KEYS = 1000  # of dictionaries and sets; a file can choose them so that their hashes agree
 
 # What other files are, by their first bytes; a dot stands for any byte.
 _OTHER_FILES = {
@@ -87,9 +96,13 @@ def check_torch_file(file: Path, limit: int) -> None:
         else:
             opened.seek(0)
             pickles = [io.BytesIO(opened.read(_PICKLE_LIMIT))]
+        size = opened.seek(0, io.SEEK_END)
     names: dict[str, None] = {}
+    left = _MOST_INSTRUCTIONS
     for content in pickles:
-        names |= dict.fromkeys(_names_in(file, content))
+        found, done = _names_in(file, content, size, left)
+        left -= done
+        names |= dict.fromkeys(found)
     _check_names(file, names)
 
 
@@ -222,9 +235,18 @@ def _is_read_alike(opened: BinaryIO, size: int, entries: Iterable[zipfile.ZipInf
         signature, after, *_, length, start = struct.unpack("<4sQ2H2L4Q", end[:56])
         if signature != b"PK\6\6" or after != 44 or stated != place:
             return False
-    return start + length == place and not any(
-        b"\x75\x70" in entry.extra or "\0" in entry.orig_filename for entry in entries
-    )  # other names for the entry
+    other_names = any(0x7075 in _fields(e.extra) or "\0" in e.orig_filename for e in entries)
+    return start + length == place and not other_names
+
+
+def _fields(extra: bytes) -> list[int]:
+    """Return the kinds of the fields that an entry of a zip archive has beside its own."""
+    found = []
+    while len(extra) >= 4:
+        kind, length = struct.unpack("<HH", extra[:4])
+        found.append(kind)
+        extra = extra[4 + length :]
+    return found
 
 
 def _stored(opened: BinaryIO, entry: zipfile.ZipInfo) -> BinaryIO:
@@ -241,8 +263,15 @@ def damaged(file: Path) -> str:
     return f"{file} is not a weights file, or it is damaged or truncated"
 
 
-def _names_in(file: Path, content: BinaryIO) -> list[str]:
-    """Return the names of functions and classes that the consecutive pickles in `content` use."""
+def _names_in(file: Path, content: BinaryIO, size: int, most: int) -> tuple[list[str], int]:
+    """Return the names that consecutive pickles use, and the number of their instructions.
+
+    Args:
+        file: The file, for messages.
+        content: The pickles.
+        size: The file's size in bytes.
+        most: Largest number of instructions.
+    """
     names: list[str] = []
     instructions = 0
     for _ in range(5):  # the older format has a magic number, versions, the weights and a list
@@ -250,11 +279,15 @@ def _names_in(file: Path, content: BinaryIO) -> list[str]:
             walk = _Walk()
             for opcode, argument, _position in pickletools.genops(content):
                 instructions += 1
-                if instructions > _MOST_INSTRUCTIONS:
+                if instructions > most:
                     raise UserError(f"{file} is not a file of weights: its pickle is too large")
                 walk.step(opcode, argument)
                 if walk.deepest > _DEEPEST:
                     raise UserError(f"{file} is not a file of weights: its objects nest too deeply")
+                if walk.claimed > _MOST_VIEWS * size:
+                    raise UserError(
+                        f"{damaged(file)}, or a tensor in it claims more numbers than there are"
+                    )
         except UserError:
             raise
         except Exception as error:  # not a pickle, or damaged, or the weights begin here
@@ -267,7 +300,7 @@ def _names_in(file: Path, content: BinaryIO) -> list[str]:
             names += walk.names
             break
         names += walk.names
-    return names
+    return names, instructions
 
 
 @dataclass(slots=True)
@@ -275,15 +308,17 @@ class _Item:
     """What is known of an object that a pickle makes.
 
     Attributes:
-        kind: What made it: "name" of a function or class, "tuple", "list", "call" of a function,
-            or another instruction.
-        text: The name, or a string's beginning.
-        parts: Objects in a tuple or list, which none other has.
+        kind: What it is: "text", "number", "name" of a function or class, "tuple", "list", "dict",
+            "storage", "call" of a function, or "" for another.
+        text: The text, the name, or the name of the function that was called.
+        value: A whole number, or the bytes of a storage's element.
+        parts: Objects in a tuple or list.
         depth: Largest number of nested tuples in it.
     """
 
     kind: str = ""
     text: str = ""
+    value: int = 0
     parts: Sequence[_Item] = ()
     depth: int = 0
 
@@ -291,17 +326,24 @@ class _Item:
 class _Walk:
     """Stack of a pickle machine that holds descriptions of objects in place of the objects.
 
+    torch executes a pickle with functions that take arguments apart, which for a tensor that claims
+    to be large means an object for each of its numbers. So what they are given must be literal.
+
     Attributes:
-        names: Functions and classes that were named, as module.name, and those that were called
-            otherwise than weights need it.
+        names: Functions and classes that were named, as module.name, and descriptions of what
+            weights do not need.
         deepest: Largest number of nested tuples.
+        claimed: Bytes that all tensors claim.
     """
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.deepest = 0
+        self.claimed = 0
         self._stack: list[_Item | None] = []  # None: a mark
         self._memo: dict[int, _Item] = {}
+        self._records: dict[str, str] = {}  # names of storages by their small letters
+        self._odd_keys = 0
 
     def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
         """Execute the next instruction. Raises IndexError or KeyError where that is impossible."""
@@ -324,64 +366,112 @@ class _Walk:
             elif kind is not pickletools.markobject:
                 popped.append(stack.pop() or _Item())
         popped.reverse()
-        depth = max((item.depth for item in popped), default=0)
         if name in _CHANGES:
-            made, *added = popped
-            made.depth = depth
-            if isinstance(made.parts, list) and name != "BUILD":
-                made.parts += added
-            if name == "BUILD" and added[0].kind == "call":  # torch takes it apart, as arguments
-                self.names.append("a state that was computed")
+            made = self._changed(name, *popped)
         else:
-            made = _Item(depth=depth)
-            self._describe(made, name, argument, popped)
+            made = self._made(name, argument, popped)
+        made.depth = max([item.depth for item in popped], default=0)
+        made.depth += made.kind == "tuple" and bool(popped)
         self.deepest = max(self.deepest, made.depth)
         stack.extend(made for _ in opcode.stack_after)
 
-    def _describe(self, made: _Item, name: str, argument: Any, popped: list[_Item]) -> None:
-        """Describe a new object, made by the instruction `name` of objects from the stack."""
+    def _changed(self, name: str, made: _Item, *added: _Item) -> _Item:
+        """Return an object to which others are added, or which gets a state."""
+        if name in ("SETITEM", "SETITEMS"):
+            self._count_odd(added[::2])
+        elif name == "BUILD":
+            stands_in = made.text in STAND_INS and added[0].kind == "tuple"
+            if made.kind != "call" or not (stands_in or added[0].kind == "dict"):
+                self.names.append("a state that is no dictionary")
+        elif isinstance(made.parts, list):
+            made.parts += added
+        return made
+
+    def _made(self, name: str, argument: Any, popped: list[_Item]) -> _Item:
+        """Return a new object, made by the instruction `name` of objects from the stack."""
         if name in ("GLOBAL", "INST", "STACK_GLOBAL"):
-            made.kind, made.text = "name", str(argument).replace(" ", ".")
+            text = str(argument).replace(" ", ".")
             if name == "STACK_GLOBAL":
-                made.text = ".".join(item.text for item in popped)
-            self.names.append(made.text)
-        elif "TUPLE" in name:
-            made.kind, made.parts, made.depth = "tuple", popped, made.depth + bool(popped)
-        elif name in ("LIST", "EMPTY_LIST"):
-            made.kind, made.parts = "list", popped
-        elif name in ("REDUCE", "NEWOBJ"):
-            made.kind = "call"
+                text = ".".join(item.text for item in popped)
+            self.names.append(text)
+            return _Item("name", text)
+        if "TUPLE" in name:
+            return _Item("tuple", parts=popped)
+        if name in ("LIST", "EMPTY_LIST"):
+            return _Item("list", parts=popped)
+        if name in ("DICT", "EMPTY_DICT"):
+            self._count_odd(popped[::2])
+            return _Item("dict")
+        if name in ("REDUCE", "NEWOBJ"):
             self._call(*popped)
-        elif name in ("PERSID", "BINPERSID"):
-            made.kind = "call"  # of what finds a storage
-        elif isinstance(argument, str):
-            made.text = argument[:100]
+            return _Item("call", popped[0].text)
+        if name in ("PERSID", "BINPERSID"):
+            return self._storage(popped[0] if popped else _Item())
+        if isinstance(argument, str):
+            return _Item("text", argument)
+        plain = isinstance(argument, (int, float)) or name in ("NEWTRUE", "NEWFALSE")
+        value = argument if isinstance(argument, int) else 0
+        return _Item("number", value=value) if plain else _Item()
 
     def _call(self, function: _Item, arguments: _Item) -> None:
         """Note a call that weights do not need: of what is only named, or with other arguments."""
         name, given = function.text, arguments.parts
-        literal = function.kind == "name" and arguments.kind == "tuple"
+        allowed = name in STAND_INS or _CALLED.fullmatch(name) is not None
         if name == "_codecs.encode":  # some codecs take hours for a small text
-            allowed = len(given) == 2 and [item.kind for item in given] == ["", ""]
+            allowed = [item.kind for item in given] == ["text", "text"]
             allowed = allowed and given[1].text == "latin1"
-        elif name == "torch._tensor._rebuild_from_type_v2":
-            allowed = len(given) == 4
-            if allowed:  # calls the first with the third
-                allowed = given[0].text.startswith("torch._utils._rebuild_")
+        elif name == "torch._tensor._rebuild_from_type_v2":  # calls the first with the third
+            allowed = len(given) == 4 and given[0].text.startswith("torch._utils._rebuild_")
+            if allowed:
                 self._call(given[0], given[2])
+        elif name == "torch._utils._rebuild_sparse_tensor":
+            allowed = len(given) == 2 and given[1].kind == "tuple"
+        elif _OF_STORAGE.fullmatch(name):
+            allowed = len(given) >= 4 and given[0].kind == "storage"
+            allowed = allowed and _numbers(given[2]) and _numbers(given[3])
+            if allowed:
+                numbers = math.prod(abs(part.value) for part in given[2].parts)
+                self.claimed += numbers * given[0].value
         elif _ITERATING.fullmatch(name):
-            allowed = not any(
-                item.kind == "call" or any(part.kind == "call" for part in item.parts)
-                for item in given
-            )
-        else:
-            allowed = name in STAND_INS or _CALLED.fullmatch(name) is not None
-        if not (literal and allowed):
-            self.names.append(f"a call of {name or 'an object'}")
+            allowed = all(item.kind in ("tuple", "list", "dict", "text") for item in given)
+            parts = [part for item in given for part in item.parts]
+            if name == "collections.OrderedDict":
+                allowed = allowed and all(part.kind in ("tuple", "list") for part in parts)
+                parts = [part for pair in parts for part in pair.parts[:1]]
+            self._count_odd(parts)
+        if not (allowed and function.kind == "name" and arguments.kind == "tuple"):
+            self.names.append(f"a call of {name if function.kind == 'name' else 'an object'}")
+
+    def _storage(self, told: _Item) -> _Item:
+        """Return a storage by what is told of it: its class, record, device and length."""
+        given = told.parts
+        kinds = [item.kind for item in given[:5]]
+        known = told.kind == "tuple" and kinds == ["text", "name", "text", "text", "number"]
+        match = _STORAGES.fullmatch(given[1].text) if known else None
+        element = _ELEMENT_BYTES.get(match[1]) if match else None
+        if element is None or given[0].text != "storage":
+            self.names.append("a storage of another kind")
+            return _Item("storage")
+        # torch reads a record once for each of its names, of which it ignores capitals.
+        if self._records.setdefault(given[2].text.lower(), given[2].text) != given[2].text:
+            self.names.append("a storage of two names")
+        return _Item("storage", value=element)
+
+    def _count_odd(self, keys: Iterable[_Item]) -> None:
+        """Count the keys of a dictionary or set whose hashes a file may choose."""
+        for key in keys:
+            plain = key.kind in ("text", "name") or (key.kind == "number" and key.value < 2**60)
+            self._odd_keys += not (plain and key.value > -(2**60))
+        if self._odd_keys > _MOST_ODD_KEYS:
+            self.names.append("keys that are no texts or numbers")
 
 
 # Instructions that change an object below others on the stack, which stays there.
 _CHANGES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
+
+
+def _numbers(item: _Item) -> bool:
+    return item.kind == "tuple" and all(part.kind == "number" for part in item.parts)
 
 
 def _check_names(file: Path, names: Iterable[str]) -> None:
