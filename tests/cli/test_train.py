@@ -81,6 +81,14 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
         assert "digits.bnn was not made by the steps in --work digits:" in capsys.readouterr().err
         assert (place / "digits.bnn").read_bytes() == b"another file"
         (place / "digits.bnn").write_bytes(own)
+    # What is trained again is packed again, and replaces the steps' own file.
+    (place / "digits" / "packed.bnn").write_bytes(own)
+    shutil.rmtree(place / "digits" / "linear")
+    capsys.readouterr()
+    assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 0
+    again = [line.split()[2] for line in capsys.readouterr().err.splitlines() if line[:2] == "$ "]
+    assert again == ["pretrain", "evaluate", "pack", "report"]
+    assert (place / "digits.bnn").read_bytes() == own
 
 
 def test_what_changed_since_is_not_gone_on_with_or_deleted(
@@ -103,6 +111,8 @@ def test_what_changed_since_is_not_gone_on_with_or_deleted(
         patch.setattr(pretraining, "run", _stop)
         assert train(*stopped, out="there.bnn") == 2
         assert train(*stopped, "--overwrite", out="there.bnn") == 143
+        assert train(*stopped, out="there.bnn") == 143, "as the message says, to go on"
+    assert (place / "there.bnn").is_file(), "until there is another"
 
 
 def _stop(*_: object) -> None:

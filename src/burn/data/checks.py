@@ -99,7 +99,7 @@ class _HasSample(Protocol):
     def sample(self, count: int) -> Source: ...
 
 
-def require_outside(out: Path, *sources: Source) -> None:
+def require_outside(out: Path, *sources: Source, option: str = "--out") -> None:
     """Check that an output folder does not lie in a folder of images.
 
     Pictures written there would become images of that source.
@@ -107,6 +107,7 @@ def require_outside(out: Path, *sources: Source) -> None:
     Args:
         out: The output folder; it need not exist.
         *sources: Sources of images; only those that are folders are checked.
+        option: The option that names it.
 
     Raises:
         UserError: `out` is the folder of a source or lies in it.
@@ -116,6 +117,6 @@ def require_outside(out: Path, *sources: Source) -> None:
             source = source.whole  # noqa: PLW2901
         if isinstance(source, Folder) and resolved(out).is_relative_to(resolved(source.root)):
             raise UserError(
-                f"--out {out} lies in the folder of images {source.root}, which would then hold "
-                "the pictures that are written: give an --out elsewhere"
+                f"{option} {out} lies in the folder of images {source.root}, which would then hold "
+                f"the pictures that are written: give {option} elsewhere"
             )

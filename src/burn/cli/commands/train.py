@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from burn.data.base import Source
 
 _PLAN, _PACKED = "train.json", "packed.bnn"
+_MOST_BYTES = 2**31  # of a packed file
 _PARTS = ("pretrained", "linear", "tuned")  # folders of the steps
 _USUAL = ("data", "test", "init", "teacher", "work", "epochs", "pretrain_epochs", "overwrite")
 
@@ -111,7 +112,7 @@ class _Steps:
             UserError: What was asked for cannot be done.
             Interrupted: After a signal; the same command goes on.
         """
-        from burn.core.files import locked, write_beside
+        from burn.core.files import locked
         from burn.core.paths import expand, require_kept
         from burn.training.run_dir import make_folder
 
@@ -124,7 +125,7 @@ class _Steps:
         self._prepare(out, work, plan, overwrite=overwrite)
         make_folder(work)
         with locked(work):
-            self._remember(work, plan)
+            self._remember(out, work, plan, overwrite=overwrite)
             network = self._pretrain(work)
             linear = self._linear(network, train, test, work)
             tuned = self._finetune(network, train, test, work)
@@ -133,16 +134,14 @@ class _Steps:
                 f"on the test images, fine-tuning has {tuned:.1f} % and the linear classifier "
                 f"{linear:.1f} %: packing {better}"
             )
-            packed = self._work / _PACKED
-            if not (work / _PACKED).exists():
-                chosen = [str(self._work / "tuned"), str(packed)]
+            if not _is_packed(work / _PACKED):
+                (work / _PACKED).unlink(missing_ok=True)
+                chosen = [str(self._work / "tuned"), str(self._work / _PACKED)]
                 if tuned <= linear:
-                    chosen = [network, str(packed), "--head", str(self._work / "linear")]
+                    chosen[:1] = [network]
+                    chosen += ["--head", str(self._work / "linear")]
                 self._step("pack", *chosen)
-            if not out.exists():
-                write_beside(out, lambda file: shutil.copyfile(work / _PACKED, file), new=True)
-                print(f"{self._out}: a copy of {packed}")
-            self._require_own(out, work)
+            self._publish(out, work)
             # A fine-tuned network that was not packed would open the report.
             told = ["pretrained", "linear", *(["tuned"] if tuned > linear else [])]
             paths = [str(self._work / name) for name in told if (work / name).exists()]
@@ -182,7 +181,7 @@ class _Steps:
         sources["labelled"], sources["test"] = open_labelled(train, test)
         if request.data is not None:
             sources["data"] = open_source(request.data)
-        require_outside(self._work, *sources.values())
+        require_outside(self._work, *sources.values(), option="--work")
         return train, test, {name: source.fingerprint for name, source in sources.items()}
 
     def _parts(self, train: Source) -> tuple[str, str]:
@@ -198,9 +197,13 @@ class _Steps:
 
     def _prepare(self, out: Path, work: Path, plan: dict[str, Any], *, overwrite: bool) -> None:
         """Check the folder and the file, which may be those of an earlier call like this one."""
-        from burn.deploy.named import require_packed_name
-
         file = work / _PLAN
+        if not out.parent.is_dir():
+            raise UserError(f"{self._out}: there is no folder {out.parent}: make it first")
+        if out.is_symlink() and not out.exists():
+            raise UserError(f"{self._out} is a link to nothing: remove it, or give another name")
+        if out.exists() and not out.is_file():
+            raise UserError(f"{self._out} is not a file: give another name")
         if work.exists() and not work.is_dir():
             raise UserError(f"--work {self._work} is a file: give a folder")
         if file.is_file() and not overwrite:
@@ -209,9 +212,10 @@ class _Steps:
             return
         if not file.is_file() and work.exists() and any(work.iterdir()):
             raise UserError(f"--work {self._work} holds other files: give another folder")
-        if overwrite and out.is_file():
-            out.unlink()
-        require_packed_name(out)
+        if out.exists() and not overwrite:
+            raise UserError(
+                f"{self._out} already exists: give --overwrite to replace it, or another name"
+            )
         if file.is_file():
             for part in _PARTS:
                 shutil.rmtree(work / part, ignore_errors=True)
@@ -238,21 +242,46 @@ class _Steps:
         """Check that the packed file, if it is there, is the one that these steps made."""
         from burn.core.inputs import sha256_of
 
-        packed = work / _PACKED
-        if not packed.exists() and _accuracy(work / "tuned", "finetune") is not None:
+        packed, done = work / _PACKED, _accuracy(work / "tuned", "finetune") is not None
+        if not _is_packed(packed) and done:
             return  # all but packing is done, so the file may be an earlier burn's, and is compared
-        own = packed.is_file() and out.is_file() and sha256_of(out) == sha256_of(packed)
-        if out.exists() and not own:
+        own = {sha256_of(packed)} if _is_packed(packed) else set()
+        if out.exists() and sha256_of(out) not in own | {self._replaced(work)}:
             raise UserError(
                 f"{self._out} was not made by the steps in --work {self._work}: move it away, or "
                 "give another name and --work"
             )
 
-    def _remember(self, work: Path, plan: dict[str, Any]) -> None:
+    def _remember(self, out: Path, work: Path, plan: dict[str, Any], *, overwrite: bool) -> None:
+        """Write what is to be done, and which packed file the new one may replace."""
         from burn.core.files import write_text
+        from burn.core.inputs import sha256_of
 
-        if not (work / _PLAN).exists():
-            write_text(work / _PLAN, json.dumps(plan, indent=2) + "\n")
+        own = overwrite or _is_packed(work / _PACKED)  # the file was compared with that
+        replaced = sha256_of(out) if own and out.is_file() else self._replaced(work)
+        text = json.dumps({**plan, "replaces": replaced}, indent=2) + "\n"
+        write_text(work / _PLAN, text)
+
+    def _replaced(self, work: Path) -> str | None:
+        from burn.core.inputs import read_json
+
+        before = read_json(work / _PLAN) if (work / _PLAN).is_file() else None
+        return before.get("replaces") if isinstance(before, dict) else None
+
+    def _publish(self, out: Path, work: Path) -> None:
+        """Copy the packed file to where it was asked for."""
+        from burn.core.files import write_beside
+        from burn.core.inputs import read_bytes, sha256_of
+
+        packed = work / _PACKED
+        there = sha256_of(out) if out.is_file() else None
+        if there == sha256_of(packed):
+            return
+        if there is not None and there != self._replaced(work):
+            self._require_own(out, work)
+        content = read_bytes(packed, _MOST_BYTES)
+        write_beside(out, lambda file: file.write_bytes(content), new=there is None)
+        print(f"{self._out}: a copy of {self._work / _PACKED}")
 
     def _pretrain(self, work: Path) -> str:
         """Pretrain on the unlabelled images, if there are any; return the network's name."""
@@ -265,7 +294,10 @@ class _Steps:
         if request.pretrain_epochs is not None:
             words += ["--epochs", str(request.pretrain_epochs)]
         words += self._seed()
-        words += ["--resume"] if (work / "pretrained" / "run.json").exists() else []
+        if (work / "pretrained" / "run.json").exists():
+            words += ["--resume"]
+        else:  # what is there of later steps is of another network
+            self._forget(work, "linear", "tuned")
         network = str(self._work / "pretrained")
         self._step("pretrain", *words, "--out", network)
         return network
@@ -274,7 +306,7 @@ class _Steps:
         """Train the linear classifier; return its accuracy on the test images in percent."""
         folder = work / "linear"
         if _accuracy(folder, "linear") is None:
-            shutil.rmtree(folder, ignore_errors=True)  # begun, but not finished
+            self._forget(work, "linear")  # begun, but not finished
             words = [network, "--augment", "none", "--train", train, "--test", test]
             out = str(self._work / "linear")
             self._step("evaluate", "linear", *words, *self._seed(), "--out", out)
@@ -284,11 +316,18 @@ class _Steps:
         """Fine-tune all layers; return the accuracy on the test images in percent."""
         folder, request = work / "tuned", self._request
         if _accuracy(folder, "finetune") is None:
+            self._forget(work)
             words = [network, "--train", train, "--test", test, "--teacher", request.teacher]
             words += ["--epochs", str(request.epochs), *self._seed()]
             words += ["--resume"] if (folder / "run.json").exists() else []
             self._step("finetune", *words, "--out", str(self._work / "tuned"))
         return _accuracy(folder, "finetune") or 0.0
+
+    def _forget(self, work: Path, *parts: str) -> None:
+        """Remove steps that are done again, and what was packed of them."""
+        for part in parts:
+            shutil.rmtree(work / part, ignore_errors=True)
+        (work / _PACKED).unlink(missing_ok=True)
 
     def _seed(self) -> list[str]:
         return ["--seed", str(self._request.seed)] if self._request.seed else []
@@ -302,6 +341,17 @@ class _Steps:
         except Interrupted as stopped:
             message = f"stopped in burn {command}; to go on: "
             raise Interrupted(message, stopped.number, self._command) from None
+
+
+def _is_packed(file: Path) -> bool:
+    """Return whether there is a whole packed file."""
+    import burn_engine
+
+    try:
+        burn_engine.load(file)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _accuracy(folder: Path, protocol: str) -> float | None:
