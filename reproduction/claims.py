@@ -369,14 +369,24 @@ def _time(scores: Scores) -> list[_Finding | Claim]:
         rivals: dict[str, float] = {}
         for model in behind:
             longer = model + _LONGER  # of which the time may be another machine's
-            more = scores.images(longer) / scores.images(model) if scores.has(longer) else 1
-            rivals[longer if scores.has(longer) else model] = known[model] * more
+            if scores.has(longer) and len(scores.common_seeds(ours, longer)) > 1:
+                rivals[longer] = known[model] * scores.images(longer) / scores.images(model)
+            else:
+                rivals[model] = known[model]
         differences = [scores.difference(ours, other) for other in rivals]
         points = "; ".join(_by(difference) for difference in differences)
         ratios = ", ".join(f"× {own / took:.2f} of {_whose(o)}" for o, took in rivals.items())
         here = f"{points} in {ratios}, without what the teacher took"
         shorter = [other for other, took in rivals.items() if own > 1.2 * took]
-        if shorter:
+        ahead = [
+            other
+            for (other, took), difference in zip(rivals.items(), differences, strict=True)
+            if took > 1.2 * own and difference.points <= 0
+        ]
+        if ahead:
+            here += f". The claim is about equal times, and {' and '.join(ahead)} took longer"
+            found.append(Claim(text, "Figure 4", "a figure", here, "inconclusive"))
+        elif shorter:
             here += f". The claim is about equal times: train {' and '.join(shorter)} for longer"
             found.append(Claim(text, "Figure 4", "a figure", here, "inconclusive"))
         else:

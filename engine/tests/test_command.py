@@ -123,7 +123,7 @@ def test_run_writes_features(run, write, photo, tmp_path):
     model = write(num_classes=0)
     assert f"{photo}: 16 features, norm " in run("run", model, photo)
     assert "--features FILE.npy writes them" in run("run", model, photo)
-    out = tmp_path / "out"  # written under this name, without a suffix
+    out = tmp_path / "out.npy"
     assert "--features" not in run("run", model, photo, photo, "--features", out)
     features = np.load(out)
     assert features.shape == (2, 16)
@@ -258,8 +258,8 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
         (["run", "model.bnn", "photo.ppm", "--features", "."], "'.' is not a file name"),
         (["run", "model.bnn", "photo.ppm", "--features", ""], "'' is not a file name"),
         (["run", "model.bnn", "photo.ppm", "--features", "pipe"], "pipe is not a regular file"),
-        (["run", "model.bnn", "photo.ppm", "--features", "photo.ppm"], "photo.ppm is an input"),
-        (["run", "model.bnn", "photo.ppm", "--features", "./model.bnn"], "model.bnn is an input"),
+        (["run", "model.bnn", "photo.ppm", "--features", "photo.ppm"], "does not end in .npy"),
+        (["run", "model.bnn", "photo.ppm", "--features", "./model.bnn"], "does not end in .npy"),
         (["run", "model.bnn", "large.npy"], "large.npy: not an array of numbers as numpy.save "),
         (["run", "model.bnn", "larger.npy"], "larger.npy: not an array of numbers as numpy.save "),
         (["run", "model.bnn", "truth.npy"], "truth.npy: not an array of numbers as numpy.save "),

@@ -135,13 +135,14 @@ def test_features_replace_no_image_of_a_folder_or_list(
     capsys, write, folder, tmp_path, monkeypatch, name, listed
 ):
     before = (folder / name).read_bytes()
-    (tmp_path / "link").symlink_to(folder / name)
+    (tmp_path / "link.npy").symlink_to(folder / name)
     paths = "".join(f"{path}\n" for path in in_order(folder))
-    for out in (folder / name, tmp_path / "link"):
+    for out in (folder / name, tmp_path / "link.npy"):
         monkeypatch.setattr(sys, "stdin", io.StringIO(paths))
         arguments = ["run", write(num_classes=0), "-" if listed else folder, "--features", out]
         assert cli.main([*map(str, arguments)]) == 2
-        assert f"--features {out} is an input as well" in capsys.readouterr().err
+        why = "is an input as well" if out.suffix == ".npy" else "does not end in .npy"
+        assert f"--features {out} {why}" in capsys.readouterr().err
         assert (folder / name).read_bytes() == before
 
 

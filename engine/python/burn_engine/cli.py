@@ -353,6 +353,8 @@ def _check_output(file: str) -> None:
         raise ValueError(f"--features {file}: there is no such folder")
     if path.exists() and not path.is_file():
         raise ValueError(f"--features {file} is not a regular file")
+    if path.suffix != ".npy":
+        raise ValueError(f"--features {file} does not end in .npy: name a file such as photos.npy")
 
 
 def _apart(file: str, model: str, paths: Iterable[str]) -> Iterator[str]:

@@ -328,8 +328,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             f"{fixed}, of which nothing can be measured: learned from the classes' means "
             "alone, and how certain the probabilities are is a guess"
         )
-    if facts["accuracy"] is None:
-        lines.append("accuracy: unknown; two images of each class are the least to measure it")
+    if facts["accuracy"] is None or len(images) - len(alone) < 2:
+        lines.append("accuracy: unknown; two images of two classes are the least to measure it")
     else:
         lines.append(
             f"accuracy: {facts['accuracy']:.1%} ± {facts['error']:.1%} of {facts['checked']:,} "
