@@ -57,7 +57,7 @@ def by_labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recipe_of(method: str) -> Recipe:
     """What learns fast enough."""
     recipe = tiny.student_recipe() if method == "burn" else tiny.baseline_recipe(method)
-    recipe = replace(recipe, epochs=4, stages=1)
+    recipe = replace(recipe, epochs=4, batch_size=64, stages=1)
     if method not in MOVING_TARGETS:
         return recipe
     return replace(
