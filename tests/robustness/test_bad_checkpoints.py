@@ -205,7 +205,7 @@ CLAIMS = [
         ("overlapping entries", [IMPORT], ["more bytes than it has"], overlapping),
         ("tensors that repeat one number", [IMPORT], ["claims more numbers"],
          saved({"feature.0.conv1.weight": torch.zeros(1).expand(10**10)})),
-        ("tensors that share their numbers", [IMPORT], ["claim more numbers"], shared),
+        ("tensors that share their numbers", [IMPORT], ["claims more numbers"], shared),
         ("a buffer of 100 GB", [IMPORT], ["bytearray"],
          small_pickle(b"c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x00\x19\x85R.")),
         ("a tensor of 100 GB", [IMPORT], [],
