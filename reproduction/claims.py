@@ -383,15 +383,15 @@ def _time(scores: Scores) -> list[_Finding | Claim]:
             for (other, took), difference in zip(rivals.items(), differences, strict=True)
             if took > 1.2 * own and difference.points <= 0
         ]
-        if ahead:
-            here += f". The claim is about equal times, and {' and '.join(ahead)} took longer"
-            found.append(Claim(text, "Figure 4", "a figure", here, "inconclusive"))
-        elif shorter:
-            here += f". The claim is about equal times: train {' and '.join(shorter)} for longer"
-            found.append(Claim(text, "Figure 4", "a figure", here, "inconclusive"))
-        else:
+        if not (ahead or shorter):
             seconds = scores.seconds_of_seed(ours, *rivals)
             found.append(_Finding(text, "Figure 4", "a figure", here, differences, seconds))
+            continue
+        why = f"train {' and '.join(shorter)} for longer"
+        if ahead:
+            why = f"{' and '.join(ahead)} took longer"
+        here += f". The claim is about equal times: {why}"
+        found.append(Claim(text, "Figure 4", "a figure", here, "inconclusive"))
     return found
 
 

@@ -58,7 +58,7 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
     assert len(packed.classes) == 10
     better = max(top1, key=lambda protocol: (top1[protocol].value, protocol == "linear"))
     chosen = {"finetune": "fine-tuning", "linear": "the linear classifier"}[better]
-    assert f"packing {chosen}" in text.out
+    assert f"%: {chosen} is packed" in text.out
     following = [line for line in text.out.splitlines() if line.startswith("next: ")]
     assert following == ["next: burn-engine run digits.bnn PHOTO"], "not those of the steps"
     assert (place / "digits" / "report.html").stat().st_size > 10_000

@@ -132,7 +132,7 @@ class _Steps:
             better = "fine-tuning" if tuned > linear else "the linear classifier"
             print(
                 f"on the test images, fine-tuning has {tuned:.1f} % and the linear classifier "
-                f"{linear:.1f} %: packing {better}"
+                f"{linear:.1f} %: {better} is packed"
             )
             if not _is_packed(work / _PACKED):
                 (work / _PACKED).unlink(missing_ok=True)
@@ -242,11 +242,12 @@ class _Steps:
         """Check that the packed file, if it is there, is the one that these steps made."""
         from burn.core.inputs import sha256_of
 
-        packed, done = work / _PACKED, _accuracy(work / "tuned", "finetune") is not None
-        if not _is_packed(packed) and done:
+        own = {self._replaced(work)}
+        if _is_packed(work / _PACKED):
+            own.add(sha256_of(work / _PACKED))
+        elif _accuracy(work / "tuned", "finetune") is not None:
             return  # all but packing is done, so the file may be an earlier burn's, and is compared
-        own = {sha256_of(packed)} if _is_packed(packed) else set()
-        if out.exists() and sha256_of(out) not in own | {self._replaced(work)}:
+        if out.exists() and sha256_of(out) not in own:
             raise UserError(
                 f"{self._out} was not made by the steps in --work {self._work}: move it away, or "
                 "give another name and --work"
@@ -273,14 +274,12 @@ class _Steps:
         from burn.core.files import write_beside
         from burn.core.inputs import read_bytes, sha256_of
 
-        packed = work / _PACKED
-        there = sha256_of(out) if out.is_file() else None
-        if there == sha256_of(packed):
+        self._require_own(out, work)
+        packed, new = work / _PACKED, not out.exists()
+        if not new and sha256_of(out) == sha256_of(packed):
             return
-        if there is not None and there != self._replaced(work):
-            self._require_own(out, work)
         content = read_bytes(packed, _MOST_BYTES)
-        write_beside(out, lambda file: file.write_bytes(content), new=there is None)
+        write_beside(out, lambda file: file.write_bytes(content), new=new)
         print(f"{self._out}: a copy of {self._work / _PACKED}")
 
     def _pretrain(self, work: Path) -> str:
