@@ -287,7 +287,7 @@ def test_one_image_or_none(photos, command):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothere/"], "nothere: No such file"),
+        (["nothere/"], "nothere/: No such file"),
         (["empty"], "empty: no images in this folder"),
         (["bad.tar"], "bad.tar: not a tar file, or a compressed one"),
         (["photos", "--readers", "0"], "--readers"),

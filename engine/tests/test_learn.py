@@ -406,7 +406,7 @@ def test_outputs_that_cannot_be_written(write, tmp_path, monkeypatch):
     learned = a_classifier(load(base).num_features)
     out = tmp_path / "mine.bnn"
     for path, message in (
-        (base, "the network itself"), (tmp_path, "not a regular file"),
+        (base, "the network itself"), (tmp_path, "is a folder: name the packed file to write"),
         (tmp_path / "no/x", "no such"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):

@@ -70,7 +70,7 @@ def test_a_folder_is_read_in_alphabetical_order_at_any_depth(folder):
 
 def test_a_list_on_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("a b.jpg\r\n\nc.jpg\n d "))
-    assert list(paths_in(["first", "-"])) == ["first", "a b.jpg", "c.jpg", " d "]
+    assert list(paths_in(["first.ppm", "-"])) == ["first.ppm", "a b.jpg", "c.jpg", " d "]
 
 
 @pytest.mark.parametrize(

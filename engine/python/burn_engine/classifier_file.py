@@ -160,6 +160,8 @@ def check_output(path: Path, base: str | os.PathLike[str], *, overwrite: bool) -
     source = path_of(base) if own is None else own.path
     if path.exists() and source.exists() and path.samefile(source):
         raise ValueError(f"{path} is the network itself: give another name")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name the packed file to write, such as mine.bnn")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a regular file")
     if path.exists() and not overwrite:

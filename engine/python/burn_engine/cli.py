@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,7 +29,7 @@ from burn_engine import (
 )
 from burn_engine.bench import Times, measure, report
 from burn_engine.collection import identity_of
-from burn_engine.errors import in_file
+from burn_engine.errors import in_file, shown
 from burn_engine.facts import facts_of
 from burn_engine.features_file import FeaturesFile
 from burn_engine.format import parse_program
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     try:
         try:
-            options = _parser().parse_args(arguments)
+            options = _parsed(arguments)
             with _signals_raise():
                 options.run(options)
         except SystemExit as leaving:  # argparse, after --help or --version
@@ -140,10 +141,35 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message} (see {self.prog} --help)")
 
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Raise ValueError for arguments that the command does not have."""
+        option = next((each for each in unknown if each.startswith("-")), None)
+        if option is None:
+            self.error(f"unexpected argument {shown(unknown[0])}")
+        name = option.partition("=")[0]
+        self.error(f"unknown option {name}{_meant(name, self._option_string_actions)}")
+
     def _print_message(self, message: str, file: Any = None) -> None:
         # For --help and --version. argparse's own ignores an error of writing.
         with output():
             print(message, end="", file=file or sys.stderr)
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of a command line; errors suggest what may have been meant."""
+    parser, commands = _parser()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and not given[0].startswith("-") and given[0] not in commands:
+        parser.error(f"unknown command {shown(given[0])}{_meant(given[0], commands)}")
+    options, unknown = parser.parse_known_args(given)
+    if unknown:
+        commands[options.command].refuse(unknown)
+    return options
 
 
 class _Pretrained(argparse.Action):
@@ -158,7 +184,8 @@ class _Pretrained(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[_Parser, Mapping[str, _Parser]]:
+    """Return the parser, and those of the commands by name."""
     parser = _Parser(
         prog="burn-engine",
         description="Run packed binary networks: pretrained ones, or your own, written by "
@@ -257,7 +284,7 @@ def _parser() -> argparse.ArgumentParser:
     copies_command.add_to(commands)
     learn_command.add_to(commands)
     page_commands.add_to(commands)
-    return parser
+    return parser, commands.choices
 
 
 def _seconds(text: str) -> float:
@@ -269,16 +296,17 @@ def _seconds(text: str) -> float:
 
 def _run(options: argparse.Namespace) -> None:
     named = options.images
-    paths: Iterable[str] = paths_in(named, complain)
     if options.features is not None:
         _check_output(options.features)
+    with warnings_as_lines():
+        model = load(options.model, options.threads)
+    paths: Iterable[str] = paths_in(named, complain)
+    if options.features is not None:
         paths = _apart(options.features, options.model, paths)
     total = None
     if "-" not in named:
         paths = list(paths)
         total = len(paths)
-    with warnings_as_lines():
-        model = load(options.model, options.threads)
     progress = Progress(sys.stderr, total)
     failed: list[str] = []
     done = 0

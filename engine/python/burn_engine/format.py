@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from burn_engine.errors import ModelError, in_file, path_of, reading
+from burn_engine.kinds import PACKED, kind_of, not_regular
 from burn_engine.strict_json import parse_json, short
 
 FORMATS = (1, 2, 3, 4, 5)
@@ -359,8 +360,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
         TypeError: `path` is not a path.
     """
     there = path_of(path)
-    if not stat.S_ISREG(there.stat().st_mode):  # before opening: a pipe would block
-        raise ModelError("not a regular file")
+    mode = there.stat().st_mode
+    if not stat.S_ISREG(mode):  # before opening: a pipe would block
+        raise ModelError(not_regular(mode))
     with reading(there), open(there, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > MAX_FILE_BYTES:
@@ -385,15 +387,23 @@ def parse_program(data: bytes) -> Program:
     header, start = _read_header(data)
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict):
-        raise ModelError("header: there is no __metadata__ object, so this is not a packed network")
+        reason = "header: there is no __metadata__ object, so this is not a packed network"
+        raise _of_another_kind(data, reason)
     for key, value in metadata.items():
         if not isinstance(value, str):
             raise ModelError(f"header: __metadata__ {short(key)} is {short(value)}, not a string")
     if "bnn" not in metadata:
-        raise ModelError("header: __metadata__ has no 'bnn', so this is not a packed network")
+        reason = "header: __metadata__ has no 'bnn', so this is not a packed network"
+        raise _of_another_kind(data, reason)
     program = parse_json(metadata["bnn"], "program")
     _check_format(program)  # first, because another format may have other keys and tensors
     return _parse_program(program, _Tensors(data, start, header, program["format"]))
+
+
+def _of_another_kind(data: bytes, reason: str) -> ModelError:
+    """Return the error for bytes that are no packed file: what else they are, or the reason."""
+    kind = kind_of(data)
+    return ModelError(reason if kind in (None, PACKED) else f"not a packed network but {kind}")
 
 
 def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
@@ -402,15 +412,15 @@ def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
         raise ModelError(f"{len(data)} bytes long: too short for the header's length")
     length = int.from_bytes(data[:8], "little")
     if not 2 <= length <= MAX_HEADER_BYTES:
-        raise ModelError(
-            f"not a packed file: the header's length {length} is not in 2 … {MAX_HEADER_BYTES}"
-        )
+        reason = f"not a packed file: the header's length {length} is not in 2 … {MAX_HEADER_BYTES}"
+        raise _of_another_kind(data, reason)
     if length > len(data) - 8:
-        raise ModelError(f"the header's length {length} reaches past the end of the file")
+        reason = f"the header's length {length} reaches past the end of the file"
+        raise _of_another_kind(data, reason)
     try:
         text = data[8 : 8 + length].decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ModelError(f"header: not UTF-8 at byte {error.start}") from None
+        raise _of_another_kind(data, f"header: not UTF-8 at byte {error.start}") from None
     header = parse_json(text, "header")
     if not isinstance(header, dict):
         raise ModelError("header: not an object")

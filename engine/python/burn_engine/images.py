@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from burn_engine.errors import file_name_of, reading
 from burn_engine.folders import suffix_of
 from burn_engine.format import ImageSize
+from burn_engine.kinds import not_regular
 from burn_engine.native import resizing_core
 from burn_engine.pixels import HOW_TO_GET_PILLOW, MOST_BYTES, PillowMissing, decode, from_pillow
 
@@ -207,8 +208,9 @@ def read_input(path: str | os.PathLike[str], size: ImageSize | None) -> NDArray[
 
 def require_regular(path: str | os.PathLike[str]) -> None:
     """Raise ValueError for what is no regular file; a pipe would wait for ever to be opened."""
-    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a Path takes as long as opening
-        raise ValueError("not a regular file")
+    mode = os.stat(path).st_mode  # noqa: PTH116 - a Path takes as long as opening
+    if not stat.S_ISREG(mode):
+        raise ValueError(not_regular(mode))
 
 
 def read_photo(path: str | os.PathLike[str], shortest: int | None = None) -> NDArray[np.uint8]:

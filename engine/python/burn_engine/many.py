@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -45,8 +46,11 @@ def paths_in(
     Raises:
         NoImages: A folder has none.
         ValueError: Standard input is no list of paths.
-        OSError: A folder cannot be read.
+        OSError: A folder cannot be read, or what has no suffix, and may be one, does not exist.
     """
+    for argument in arguments:
+        if not suffix_of(argument) and not os.path.lexists(argument) and argument != "-":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argument)
     for argument in arguments:
         if argument == "-":
             yield from listed(sys.stdin)

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from burn_engine.kinds import kind_of
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -81,7 +83,10 @@ def decode(
         except Image.UnidentifiedImageError:
             if not encoded:
                 raise ValueError("an empty file") from None
-            raise ValueError(f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}") from None
+            kind = kind_of(encoded)
+            raise ValueError(
+                f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}" + (f" but {kind}" if kind else "")
+            ) from None
         _refuse_bombs(image, encoded)
         if shortest is not None and shortest < min(image.size):
             image.draft(None, _of_short_side(image, shortest))  # does nothing but to JPEG

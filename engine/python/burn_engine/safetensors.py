@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from burn_engine.errors import ModelError
+from burn_engine.kinds import FIRST, kind_of, not_regular
 from burn_engine.strict_json import parse_json, short
 from burn_engine.whole_file import whole_file
 
@@ -36,21 +37,23 @@ def read_tensors(path: Path, key: str, what: str) -> tuple[dict[str, NDArray[Any
         ModelError: The file is something else, or is damaged.
         OSError: The file cannot be read.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
-        raise ModelError("not a regular file")
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):  # a pipe would block
+        raise ModelError(not_regular(mode))
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)
         length = int.from_bytes(start, "little")
         if len(start) < 8 or not 2 <= length <= min(size - 8, _MAX_HEADER_BYTES):
-            raise ModelError(f"this is not {what}")
+            raise _other(start + file.read(FIRST), what)
+        text = file.read(length)
         try:
-            header = parse_json(file.read(length).decode("utf-8"), "header")
+            header = parse_json(text.decode("utf-8"), "header")
         except UnicodeDecodeError:
-            raise ModelError(f"this is not {what}") from None
+            raise _other(start + text, what) from None
         metadata = header.pop("__metadata__", None) if isinstance(header, dict) else None
         if not isinstance(metadata, dict) or not isinstance(metadata.get(key), str):
-            raise ModelError(f"this is not {what}")
+            raise _other(start + text, what)
         description = parse_json(metadata[key], "description")
         entries = {name: _entry(name, entry) for name, entry in header.items()}
         end = 0
@@ -73,6 +76,11 @@ def read_tensors(path: Path, key: str, what: str) -> tuple[dict[str, NDArray[Any
             except ValueError:  # a length of 0 beside others too large for an array
                 raise ModelError(f"tensor {short(name)}: its shape is damaged") from None
     return tensors, description
+
+
+def _other(data: bytes, what: str) -> ModelError:
+    kind = kind_of(data)
+    return ModelError(f"this is not {what}" + (f" but {kind}" if kind else ""))
 
 
 def _entry(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
