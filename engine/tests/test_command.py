@@ -167,6 +167,14 @@ def test_info(run, write):
     assert facts["isas"][-1] == "reference"
     wide = run("info", write("wide"))
     assert "classes   none" in wide
+    origin = {"sha256": "0" * 64, "learned": {"towards": "x" * 81, "images": [1] * 21, "n": 2}}
+    network = packed.random_network()
+    network.program["origin"] = origin
+    path = write(network)
+    shortened = {"towards": "x" * 16 + "…", "images": [1] * 20 + ["…"], "n": 2}
+    text = run("info", path).split("origin    ")[1].splitlines()[0]
+    assert json.loads(text) == origin | {"learned": shortened}
+    assert json.loads(run("info", path, "--json"))["origin"] == origin
     assert "image     any size" in wide
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,8 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
     better = max(top1, key=lambda protocol: (top1[protocol].value, protocol == "linear"))
     chosen = {"finetune": "fine-tuning", "linear": "the linear classifier"}[better]
     assert f"%: {chosen} is packed" in text.out
+    (errors,) = re.findall(r" has [\d.]+ ± ([\d.]+) % and .* [\d.]+ ± ([\d.]+) %: ", text.out)
+    assert all(8.7 <= float(e) <= 15.8 for e in errors), "of none or all of ten, and of half"
     following = [line for line in text.out.splitlines() if line.startswith("next: ")]
     assert following == ["next: burn-engine run digits.bnn PHOTO"], "not those of the steps"
     assert (place / "digits" / "report.html").stat().st_size > 10_000

@@ -51,6 +51,8 @@ from burn_engine.terminal import (
 )
 
 _MODEL = "packed file, *.bnn, or a pretrained network's name, such as photos"
+_LONGEST_TEXT = 80  # characters of the origin that info prints whole: more than a SHA-256
+_LONGEST_LIST = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -486,10 +488,22 @@ def _print_info(facts: dict[str, Any]) -> None:
         image = f"short side resized to {resize} pixels, centre {size} × {size} cut out"
     print(f"image     {image}")
     if facts["origin"] is not None:
-        print(f"origin    {printable(json.dumps(facts['origin'], ensure_ascii=False))}")
+        origin = json.dumps(_brief(facts["origin"]), ensure_ascii=False)
+        print(f"origin    {printable(origin)}")
     print(
         f"runs on   {facts['isa'] or 'the NumPy reference'} (there are {', '.join(facts['isas'])})"
     )
+
+
+def _brief(value: Any) -> Any:
+    """Return a JSON value with its long texts and lists shortened; --json prints all of them."""
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_TEXT else f"{value[:16]}…"
+    if isinstance(value, list):
+        return [*map(_brief, value[:_LONGEST_LIST]), *["…"][: len(value) > _LONGEST_LIST]]
+    if isinstance(value, dict):
+        return {key: _brief(each) for key, each in value.items()}
+    return value
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import math
 import shlex
 import shutil
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from burn.core.errors import Interrupted, UserError, typed
 from burn.core.plugins import imports
 
 if TYPE_CHECKING:
+    from burn.core.results import Result
     from burn.data.base import Source
 
 _PLAN, _PACKED = "train.json", "packed.bnn"
@@ -129,21 +131,22 @@ class _Steps:
             network = self._pretrain(work)
             linear = self._linear(network, train, test, work)
             tuned = self._finetune(network, train, test, work)
-            better = "fine-tuning" if tuned > linear else "the linear classifier"
+            is_better = tuned.value > linear.value
+            better = "fine-tuning" if is_better else "the linear classifier"
             print(
-                f"on the test images, fine-tuning has {tuned:.1f} % and the linear classifier "
-                f"{linear:.1f} %: {better} is packed"
+                f"on the test images, fine-tuning has {_text(tuned)} and the linear classifier "
+                f"{_text(linear)}: {better} is packed (± is the standard error)"
             )
             if not _is_packed(work / _PACKED):
                 (work / _PACKED).unlink(missing_ok=True)
                 chosen = [str(self._work / "tuned"), str(self._work / _PACKED)]
-                if tuned <= linear:
+                if not is_better:
                     chosen[:1] = [network]
                     chosen += ["--head", str(self._work / "linear")]
                 self._step("pack", *chosen)
             self._publish(out, work)
             # A fine-tuned network that was not packed would open the report.
-            told = ["pretrained", "linear", *(["tuned"] if tuned > linear else [])]
+            told = ["pretrained", "linear", *(["tuned"] if is_better else [])]
             paths = [str(self._work / name) for name in told if (work / name).exists()]
             page = str(self._work / "report.html")
             self._step("report", *paths, "--with-model", str(self._out), "--out", page)
@@ -245,7 +248,7 @@ class _Steps:
         own = {self._replaced(work)}
         if _is_packed(work / _PACKED):
             own.add(sha256_of(work / _PACKED))
-        elif _accuracy(work / "tuned", "finetune") is not None:
+        elif _measured(work / "tuned", "finetune"):
             return  # all but packing is done, so the file may be an earlier burn's, and is compared
         if out.exists() and sha256_of(out) not in own:
             raise UserError(
@@ -301,26 +304,26 @@ class _Steps:
         self._step("pretrain", *words, "--out", network)
         return network
 
-    def _linear(self, network: str, train: str, test: str, work: Path) -> float:
-        """Train the linear classifier; return its accuracy on the test images in percent."""
+    def _linear(self, network: str, train: str, test: str, work: Path) -> Result:
+        """Train the linear classifier; return its top-1 accuracy on the test images."""
         folder = work / "linear"
-        if _accuracy(folder, "linear") is None:
+        if not _measured(folder, "linear"):
             self._forget(work, "linear")  # begun, but not finished
             words = [network, "--augment", "none", "--train", train, "--test", test]
             out = str(self._work / "linear")
             self._step("evaluate", "linear", *words, *self._seed(), "--out", out)
-        return _accuracy(folder, "linear") or 0.0
+        return _measured(folder, "linear")[-1]
 
-    def _finetune(self, network: str, train: str, test: str, work: Path) -> float:
-        """Fine-tune all layers; return the accuracy on the test images in percent."""
+    def _finetune(self, network: str, train: str, test: str, work: Path) -> Result:
+        """Fine-tune all layers; return the top-1 accuracy on the test images."""
         folder, request = work / "tuned", self._request
-        if _accuracy(folder, "finetune") is None:
+        if not _measured(folder, "finetune"):
             self._forget(work)
             words = [network, "--train", train, "--test", test, "--teacher", request.teacher]
             words += ["--epochs", str(request.epochs), *self._seed()]
             words += ["--resume"] if (folder / "run.json").exists() else []
             self._step("finetune", *words, "--out", str(self._work / "tuned"))
-        return _accuracy(folder, "finetune") or 0.0
+        return _measured(folder, "finetune")[-1]
 
     def _forget(self, work: Path, *parts: str) -> None:
         """Remove steps that are done again, and what was packed of them."""
@@ -353,11 +356,17 @@ def _is_packed(file: Path) -> bool:
     return True
 
 
-def _accuracy(folder: Path, protocol: str) -> float | None:
-    """Return the top-1 accuracy that a step measured, in percent, or None if it is not done."""
+def _measured(folder: Path, protocol: str) -> list[Result]:
+    """Return the top-1 accuracies that a step measured: none if it is not done."""
     from burn.core.results import read_results
 
     file = folder / "results.jsonl"
     found = read_results(file) if file.is_file() else []
-    values = [r.value for r in found if (r.protocol, r.metric) == (protocol, "top1")]
-    return values[-1] if values else None
+    return [r for r in found if (r.protocol, r.metric) == (protocol, "top1")]
+
+
+def _text(result: Result) -> str:
+    """Return an accuracy with the standard error that the number of its test images gives it."""
+    images = (result.data or {})["test_images"]
+    share = (result.value / 100 * images + 1) / (images + 2)  # so that of 100 % it is not 0
+    return f"{result.value:.1f} ± {100 * math.sqrt(share * (1 - share) / images):.1f} %"
