@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -52,6 +53,8 @@ LONG_FILES = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Modules and tests stay until the end: the collector need not visit them again and again.
+    gc.freeze()
     place: dict[Path, int] = {}
     for file in {item.path for item in items}:
         ends = (n for n, name in enumerate(LONG_FILES) if file.as_posix().endswith(f"/{name}"))

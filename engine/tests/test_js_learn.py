@@ -301,7 +301,9 @@ def test_too_many_classes_are_refused_at_once():
     ]
 
 
-@pytest.mark.parametrize("count", [12, 22, 39])
+@pytest.mark.parametrize(
+    "count", [22, *(pytest.param(n, marks=pytest.mark.long) for n in (12, 39))]
+)
 @pytest.mark.parametrize("features", [8, 32])
 @pytest.mark.parametrize("rank", [1, 2])
 def test_the_same_few_photographs_again_and_again_are_learned(count, features, rank):
@@ -519,7 +521,7 @@ def test_it_says_how_far_it_is_with_both(found_of_maps, name):
         assert progress[-1] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("better", [True, False])
+@pytest.mark.parametrize("better", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_file_of_several_maps_is_pythons_and_runs_everywhere(tmp_path, wide, better):
     base = random_network(4, blocks=BLOCKS, num_classes=3).to_bytes()
     _, said = wide(base)

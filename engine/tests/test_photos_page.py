@@ -300,7 +300,7 @@ def test_it_runs_from_the_packages_folder_on_a_server(browser, folder, photos, t
         page.context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.long), "dark"])
 def test_it_fits_a_narrow_screen(browser, folder, photos, scheme, tmp_path):
     address = (folder / "photos.html").as_uri()
     size = {"width": 390, "height": 844}

@@ -118,7 +118,10 @@ BLOCKS = (
 
 
 # A last block of two channels keeps little of a weak hue.
-@pytest.mark.parametrize(("hue", "last", "count"), [(8, 2, 12), (120, 64, 12), (8, 2, 9)])
+@pytest.mark.parametrize(
+    ("hue", "last", "count"),
+    [(8, 2, 12), *(pytest.param(*c, marks=pytest.mark.long) for c in ((120, 64, 12), (8, 2, 9)))],
+)
 def test_it_learns_from_several_maps_where_python_does(browser, tmp_path, capsys, hue, last, count):
     base, out = tmp_path / "base.bnn", tmp_path / "python.bnn"
     shape = {"first": (16, 3, 1), "blocks": (*BLOCKS, (last, 3, 2, False))}
@@ -269,7 +272,10 @@ IN_SIGHT = """async () => {
 }"""
 
 
-@pytest.mark.parametrize("size", [(390, 844), (390, 340), (1280, 720)])
+@pytest.mark.parametrize(
+    "size",
+    [(390, 340), *(pytest.param(s, marks=pytest.mark.long) for s in ((390, 844), (1280, 720)))],
+)
 def test_what_has_the_focus_is_in_sight(browser, folder, tmp_path, size):
     """With the camera, also where something is being read, forwards and backwards."""
     page, said, _ = opened(
@@ -448,7 +454,9 @@ def test_a_photograph_that_is_still_read_leaves_the_one_before_as_it_is(browser,
     page.context.close()
 
 
-@pytest.mark.parametrize("refused", ["worker-src 'none'", "worker-src https:"])
+@pytest.mark.parametrize(
+    "refused", ["worker-src 'none'", pytest.param("worker-src https:", marks=pytest.mark.long)]
+)
 def test_a_page_that_may_have_no_workers_learns_itself(browser, folder, tmp_path, refused):
     alone = tmp_path / "alone.html"
     alone.write_text(altered((folder / "teach.html").read_text(), ("worker-src blob:", refused)))
@@ -522,7 +530,7 @@ def test_a_screen_reader_is_told_what_everything_is(page, tmp_path):
         assert part in told, told
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_it_fits_a_narrow_screen(browser, folder, tmp_path, scheme):
     address = (folder / "teach.html").as_uri()
     size = {"width": 390, "height": 844}

@@ -142,6 +142,7 @@ def test_on_x86_64(networks, tmp_path):
     check([python], networks, tmp_path, isas)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

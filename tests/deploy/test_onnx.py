@@ -147,8 +147,9 @@ def test_a_classifier_of_other_features_is_left_out(
 
 @pytest.mark.parametrize(
     "precision",
-    [pytest.param(Precision.FLOAT, marks=pytest.mark.long), Precision.BINARY_ACTIVATIONS],
+    [Precision.FLOAT, Precision.BINARY_ACTIVATIONS],
 )
+@pytest.mark.long
 def test_the_stages_before(precision: Precision, tmp_path: Path):
     backbone = network(precision, depths=FEW)
     file = save(tmp_path / "n.safetensors", backbone)
@@ -156,6 +157,7 @@ def test_the_stages_before(precision: Precision, tmp_path: Path):
     assert_same_features(tmp_path / "n.onnx", backbone, 32)
 
 
+@pytest.mark.long
 def test_a_float_network(tmp_path: Path):
     backbone = randomize(build_backbone(BackboneConfig("resnet10t", 0.125), Precision.FLOAT)).eval()
     file = save(tmp_path / "n.safetensors", backbone)

@@ -24,7 +24,7 @@ NOT_RECORDED = ("mocov2", "mocov2 in groups", "infomin", "s2bnn contrastive")
 # Of these `make test` has others that do the same and more.
 SELDOM = (
     "burn", "burn released", "burn heaviside", "burn without classifiers", "supervised", "simclr",
-    "supervised_kl", "swav", "s2bnn",
+    "supervised_kl", "swav", "swav with a queue", "s2bnn",
 )  # fmt: skip
 STEPS = 8
 # SwAV's first steps are not recorded, nor those until its queue is full.

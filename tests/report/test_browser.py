@@ -97,7 +97,7 @@ class Visit:
     ("width", "scheme"),
     [
         (360, "light"),
-        (1280, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.long),
         pytest.param(360, "dark", marks=pytest.mark.long),
         pytest.param(1280, "light", marks=pytest.mark.long),
     ],

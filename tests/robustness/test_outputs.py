@@ -280,7 +280,7 @@ def test_lines_of_two_processes_do_not_mix(tmp_path: Path):
 # --- Interrupted. ---
 
 RESUMES = ["kept in", "the same command resumes"]
-SEMI = "evaluate semi {student} " + DIGITS + " --labels 50 --epochs 40 --batch-size 32 --out ."
+SEMI = "evaluate semi {student} " + DIGITS + " --labels 50 --epochs 10 --batch-size 32 --out ."
 SVM = "evaluate svm {student} " + DIGITS + " --samples 400 --out ."
 INTERRUPTED = [
     pytest.param(

@@ -51,6 +51,7 @@ from published import (
     weights_for_multi,
     written,
 )
+from seldom import few
 
 REACTNETS = ("reactnet", "burn-release", "s2bnn")  # formats of ReActNet-A
 IMAGES = torch.randint(
@@ -248,7 +249,7 @@ def test_burns_two_copies_that_differ(tmp_path: Path):
     refused(held, words, tmp_path / "latest.pth", "burn-release", stage=2)
 
 
-@pytest.mark.parametrize("feature_layer", [True, False])
+@pytest.mark.parametrize("feature_layer", few([True, False], 1))
 def test_burns_linear_evaluation(feature_layer: bool, tmp_path: Path):
     """Its classifier names classes once the network is packed."""
     options: dict[str, Any] = {} if feature_layer else {"fc": nn.Identity()}
@@ -262,7 +263,7 @@ def test_burns_linear_evaluation(feature_layer: bool, tmp_path: Path):
     assert_packed_with(model.head.fc_cls, out)
 
 
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("step", few([2, 1], 1))
 def test_s2bnns_linear_evaluation(step: int, tmp_path: Path):
     network = twin("s2bnn", step, fc=nn.Linear(256, 10))
     file, out = tmp_path / "model_best.pth.tar", tmp_path / "ours.safetensors"
@@ -309,7 +310,7 @@ def wrappings(w: dict[str, Tensor]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("wrapping", wrappings({}))
+@pytest.mark.parametrize("wrapping", few(wrappings({}), 3))
 def test_the_releases_files(wrapping: str, tmp_path: Path):
     network = twin("burn-release", 2)
     torch.manual_seed(3)
@@ -667,7 +668,7 @@ def test_the_releases_classifiers_are_checked_as_well(change: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("given", REACTNETS)
-@pytest.mark.parametrize("actual", REACTNETS)
+@pytest.mark.parametrize("actual", few(REACTNETS, 1))
 def test_another_format_is_named(actual: str, given: str, tmp_path: Path):
     if given != actual:
         held = content(actual, twin(actual, 2))
@@ -714,7 +715,7 @@ def test_a_stage_that_the_file_does_not_tell_is_asked_for(format: str, tmp_path:
     refused(held, words, tmp_path / "w.pth", format)
 
 
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("stage", few([2, 1], 1))
 def test_burns_network_without_its_feature_layer(stage: int, tmp_path: Path):
     """Its names and shapes are those of ReActNet's step 1, whatever its stage."""
     network = twin("burn-release", stage, fc=nn.Identity())

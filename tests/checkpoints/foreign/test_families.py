@@ -20,6 +20,7 @@ from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.evaluation.context import open_model
 from published_families import BNextTwin, ExpertTwin, families_content
+from seldom import few
 
 IMAGES = torch.randint(
     0, 256, (3, 3, 64, 64), generator=torch.Generator().manual_seed(6), dtype=torch.uint8
@@ -57,7 +58,7 @@ def assert_same_function(twin: BNextTwin | ExpertTwin, file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("blocks", "stem", "name", "width"),
-    [(13, 8, "bnext_t", 0.25), (21, 12, "bnext_m", 0.25), (29, 8, "bnext_l", 0.125)],
+    few([(13, 8, "bnext_t", 0.25), (21, 12, "bnext_m", 0.25), (29, 8, "bnext_l", 0.125)], 1),
 )
 def test_bnext(blocks: int, stem: int, name: str, width: float, tmp_path: Path):
     twin = network("bnext", blocks=blocks, stem=stem)
