@@ -9,13 +9,13 @@ ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.p
 # then every process would compile all of torch again, which doubles its start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-avx2 test-bfloat16 test-long check docs reproduce site wheels models gpu-check clean
+.PHONY: demo test test-avx2 test-bfloat16 test-long check docs reproduce site wheels models gpu-check large clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
 
-# Three processes for two cores, since tests of signals and of lost nodes wait.
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
+# Four processes for two cores, since tests of signals, of lost nodes and of pages wait.
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
 test: .venv/ready
 	$(BIN)/pytest $(SIDE_BY_SIDE)
 
@@ -91,12 +91,20 @@ check: .venv/ready
 
 # The engine first: burn-ssl needs it, and takes it from here, built from its sources. Python compiles
 # what it imports by itself; compiling all packages would take half a minute more.
-.venv/ready: pyproject.toml | .venv/engine
+.venv/ready: pyproject.toml | large
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev,teacher]'
 	touch $@
 
+# What takes longest, beside each other: they have no package in common.
+large: .venv/bin/pip
+	@$(MAKE) --no-print-directory --jobs=2 .venv/engine .venv/torch
+
 .venv/engine: $(ENGINE) | .venv/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check ./engine
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps ./engine
+	touch $@
+
+.venv/torch: | .venv/bin/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile 'torch>=2.11' torchvision
 	touch $@
 
 .venv/bin/pip:
