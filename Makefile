@@ -97,7 +97,8 @@ check: .venv/ready
 
 # What takes longest, beside each other: they have no package in common.
 large: .venv/bin/pip
-	@$(MAKE) --no-print-directory --jobs=2 .venv/engine .venv/torch
+	@$(MAKE) --question .venv/engine .venv/torch || \
+		$(MAKE) --no-print-directory --jobs=2 .venv/engine .venv/torch
 
 .venv/engine: $(ENGINE) | .venv/bin/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps ./engine
