@@ -91,7 +91,7 @@ check: .venv/ready
 
 # The engine first: burn-ssl needs it, and takes it from here, built from its sources. Python compiles
 # what it imports by itself; compiling all packages would take half a minute more.
-.venv/ready: pyproject.toml | large
+.venv/ready: pyproject.toml engine/pyproject.toml | large
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev,teacher]'
 	touch $@
 

@@ -242,6 +242,7 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
         ([], "the following arguments are required: COMMAND (see burn-engine --help)"),
         (["--fly"], "the following arguments are required: COMMAND (see burn-engine --help)"),
         (["fly"], "unknown command 'fly' (see burn-engine --help)"),
+        (["train", "a"], "unknown command 'train': did you mean burn train?"),
         (["runn"], "unknown command 'runn': did you mean run? (see burn-engine --help)"),
         (["run", "model.bnn"], "required: IMAGE (see burn-engine run --help)"),
         (
@@ -258,6 +259,10 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
         (["bench", "model.bnn", "--report", "--batch", "2"], "--report does not go with --batch, "),
         (["bench", "model.bnn", "--more"], "unknown option --more (see burn-engine bench --help)"),
         (["info", "model.bnn", "--jsn=1"], "--jsn: did you mean --json? (see burn-engine info"),
+        (
+            ["info", "model.bnn", "--html", "a"],
+            "unknown option --html (see burn-engine info",
+        ),
         (["info", "model.bnn", "b.bnn"], "unexpected argument 'b.bnn' (see burn-engine info"),
         (["info", "none.bnn"], "none.bnn: No such file or directory"),
         (["info", "."], ".: not a regular file but a folder"),

@@ -266,7 +266,7 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(photos, command)
         (["index", "nothere", "a.index", "--remove"], "nothere: the index has no image"),
         (["index", "photos", "nothere.index", "--remove"], "nothere.index: No such file"),
         (["index", "-", "a.index", "--remove"], "standard input"),
-        (["index", "photos", "photos/0.ppm"], "photos/0.ppm: give the index after the images"),
+        (["index", "photos", "photos/0.ppm"], "is not an index of burn-engine but a PPM image"),
         (["index", "photos", "photos/9.JPG"], "photos/9.JPG: give the index after the images"),
         (["index", "photos", "photso", "b.index"], "photso: No such file or directory"),
         (["index", "photos", "a.txt"], "a.txt: this is not an index of burn-engine"),
@@ -279,7 +279,8 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(photos, command)
         (["search", "other.index", "photos/0.ppm"], "made with another network"),
         (["search", "nothere.index", "photos/0.ppm"], "nothere.index: No such file"),
         (["search", "a.index", "nothere.ppm"], "nothere.ppm: No such file"),
-        (["search", "a.index", "a.index"], "or TIFF but an index of images"),
+        (["search", "a.index", "a.index"], "or TIFF but an index of burn-engine"),
+        (["search", "cut.index", "photos/0.ppm"], "index of burn-engine, but it is damaged or cut"),
         (["search", "a.index", "photos/0.ppm", "--k", "0"], "--k"),
         (["search", "a.index", "photos/0.ppm", "--html", "no/a.html"], "there is no folder no"),
     ],
@@ -289,6 +290,7 @@ def test_what_is_refused(photos, command, arguments, message):
     Index(4, network="another").save("other.index")
     Path("empty").mkdir()
     Path("a.txt").write_text("text")
+    Path("cut.index").write_bytes(Path("a.index").read_bytes()[:200])
     for name in ("bad.tar", "bad.tar.gz"):
         Path(name).write_bytes(b"\x1f\x8b" + b"x" * 2000)
     before = {path: path.read_bytes() for path in Path().glob("*.index")}

@@ -37,7 +37,8 @@ def test_other_files(tmp_path):
     index = (tmp_path / "a.index").read_bytes()
     network = packed.random_network().to_bytes()
     for data, kind in (
-        (index, "an index of images"), (network, "a packed network"), (array(), "a NumPy array"),
+        (index, "an index of burn-engine"), (network, "a packed network"),
+        (array(), "a NumPy array"),
         (b"PK\x03\x04rest", "a zip archive or a PyTorch checkpoint"),
         (b"", None), (b"text", None), (b"12345678" + b'{"w": {}}', None),
     ):  # fmt: skip
@@ -65,6 +66,12 @@ def test_a_network_whose_header_has_a_length_like_another_kind(beginning):
     assert data.startswith(beginning)
     assert kind_of(data) == "a packed network"
     assert load_bytes(data).num_features
+
+
+@pytest.mark.parametrize(("name", "length"), [("JPEG", 3), ("PNG", 13), ("GIF", 7), ("WEBP", 12)])
+def test_the_beginning_of_an_image(name, length):
+    with pytest.raises(ValueError, match=f"^a {name} image, but it is damaged or cut off$"):
+        decode(image(name)[:length])
 
 
 def test_what_is_no_file(tmp_path):

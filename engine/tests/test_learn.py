@@ -407,7 +407,7 @@ def test_outputs_that_cannot_be_written(write, tmp_path, monkeypatch):
     out = tmp_path / "mine.bnn"
     for path, message in (
         (base, "the network itself"), (tmp_path, "is a folder: name the packed file to write"),
-        (tmp_path / "no/x", "no such"),
+        (tmp_path / "no/x", "no such"), (tmp_path / "a.JPG", "name the packed file to write"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             write_classifier(base, learned, path, overwrite=True)
@@ -520,6 +520,9 @@ def test_folders_that_do_not_do(labelled, write, tmp_path, capsys, monkeypatch):
     refused(labelled / "dark" / "0.ppm", "is a file")
     refused(tmp_path / "missing", "no such folder")
     refused(labelled / "dark", "holds no folder")
+    for part in ("Train", "test"):
+        (tmp_path / "parts" / part / "kind").mkdir(parents=True)
+    refused(tmp_path / "parts", "holds parts, not classes ('Train', 'test'): give the images to")
     (labelled / "empty").mkdir()
     refused(labelled, "no images in the folder of class 'empty'")
     (labelled / "empty").rmdir()

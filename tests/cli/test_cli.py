@@ -302,6 +302,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
     ("arguments", "message"),
     [
         ("pretran", "unknown command 'pretran': did you mean pretrain?"),
+        ("learn a b", "unknown command 'learn': did you mean burn-engine learn?"),
         ("pretrain", "give --data"),
         ("pretrain --data digits --out {tmp}/x", "method burn needs a teacher: --teacher lite0"),
         ("pretrain --recipe burn_smal", "did you mean burn_small?"),

@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -14,8 +15,9 @@ from PIL import Image
 import burn_engine
 import tiny
 from burn.cli.commands import pretrain as pretraining
+from burn.cli.commands.train import _newest, _text
 from burn.cli.main import main
-from burn.core.errors import Interrupted
+from burn.core.errors import Interrupted, UserError
 from burn.core.results import read_results
 from burn.recipes import registry
 from burn.recipes.registry import find_recipe
@@ -62,6 +64,7 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
     assert f"%: {chosen} is packed" in text.out
     (errors,) = re.findall(r" has [\d.]+ ± ([\d.]+) % and .* [\d.]+ ± ([\d.]+) %: ", text.out)
     assert all(8.7 <= float(e) <= 15.8 for e in errors), "of none or all of ten, and of half"
+    assert "on the 10 test images, " in text.out
     following = [line for line in text.out.splitlines() if line.startswith("next: ")]
     assert following == ["next: burn-engine run digits.bnn PHOTO"], "not those of the steps"
     assert (place / "digits" / "report.html").stat().st_size > 10_000
@@ -186,3 +189,29 @@ def test_labelled_images_and_the_packed_file_are_checked(
     assert train(out=out, data=data) == 2
     assert message in capsys.readouterr().err
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("value", "data", "shown"),
+    [
+        (50.0, {"test_images": 10}, "50.0 ± 15.8 %"),
+        (100.0, {"test_images": 10}, "100.0 ± 8.7 %"),
+        *((50.0, data, "50.0 %") for data in (None, {}, {"test_images": 0}, {"test_images": "1"})),
+        *((value, {"test_images": 10}, None) for value in (None, -50.0, 200.0, float("nan"))),
+    ],
+)
+def test_the_accuracy_of_a_step_whatever_its_results_say(
+    value: Any, data: Any, shown: str | None, tmp_path: Path
+):
+    row = {
+        "protocol": "linear", "metric": "top1", "value": value, "model": "", "checkpoint": "",
+        "train": "", "test": "", "seed": 0, "seconds": 1.0, "settings": {}, "data": data,
+    }  # fmt: skip
+    (tmp_path / "results.jsonl").write_text(json.dumps(row) + "\n")
+    if shown is None:
+        with pytest.raises(UserError, match=r"results\.jsonl"):
+            _newest(tmp_path, "linear")
+    else:
+        assert _text(_newest(tmp_path, "linear")) == shown
+    with pytest.raises(UserError, match="has no accuracy of finetune: remove"):
+        _newest(tmp_path, "finetune")

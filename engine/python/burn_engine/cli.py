@@ -53,6 +53,7 @@ from burn_engine.terminal import (
 _MODEL = "packed file, *.bnn, or a pretrained network's name, such as photos"
 _LONGEST_TEXT = 80  # characters of the origin that info prints whole: more than a SHA-256
 _LONGEST_LIST = 20
+_OF_BURN = ("train", "pretrain", "evaluate", "finetune", "pack", "export", "report", "compare")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -149,7 +150,8 @@ class _Parser(argparse.ArgumentParser):
         if option is None:
             self.error(f"unexpected argument {shown(unknown[0])}")
         name = option.partition("=")[0]
-        self.error(f"unknown option {name}{_meant(name, self._option_string_actions)}")
+        known = [each for each in self._option_string_actions if each not in ("-h", "--help", name)]
+        self.error(f"unknown option {shown(name)[1:-1]}{_meant(name, known)}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         # For --help and --version. argparse's own ignores an error of writing.
@@ -167,7 +169,9 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser, commands = _parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and not given[0].startswith("-") and given[0] not in commands:
-        parser.error(f"unknown command {shown(given[0])}{_meant(given[0], commands)}")
+        of_burn = f": did you mean burn {given[0]}?" if given[0] in _OF_BURN else ""
+        meant = of_burn or _meant(given[0], commands)
+        parser.error(f"unknown command {shown(given[0])}{meant}")
     options, unknown = parser.parse_known_args(given)
     if unknown:
         commands[options.command].refuse(unknown)
@@ -197,6 +201,10 @@ def _parser() -> tuple[_Parser, Mapping[str, _Parser]]:
         "  burn-engine run model.bnn photo.jpg\n"
         "  burn-engine run model.bnn photos/ --json --readers 2 > results.jsonl\n"
         "  find . -name '*.jpg' | burn-engine run model.bnn - --features features.npy\n"
+        "  burn-engine index photos/ photos.index\n"
+        "  burn-engine search photos.index query.jpg\n"
+        "  burn-engine duplicates photos/ --html copies.html\n"
+        "  burn-engine learn labelled/ mine.bnn\n"
         "  burn-engine info model.bnn\n"
         "  burn-engine bench model.bnn --threads 2",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -21,7 +21,7 @@ from burn_engine.finding import (
     sole_writer,
     update,
 )
-from burn_engine.folders import SUFFIXES, suffix_of
+from burn_engine.folders import is_named_otherwise
 from burn_engine.images import PillowMissing
 from burn_engine.index import Index
 from burn_engine.many import NoImages, Progress, listed
@@ -94,7 +94,7 @@ def _index(options: argparse.Namespace) -> None:
     path = file_of(options.index)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the file of the index after the images")
-    if suffix_of(path.name) in (*SUFFIXES, ".npy", ".bnn"):
+    if not path.exists() and is_named_otherwise(path, ".index"):
         raise ValueError(f"{path}: give the index after the images, such as photos.index")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")

@@ -42,6 +42,15 @@ def suffix_of(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122 - ten times as fast as Path
 
 
+def is_named_otherwise(path: Path, own: str) -> bool:
+    """Return whether a file to write is named as one of another kind than those that end in `own`.
+
+    Such a name is a slip, as that of a photograph that a shell put in place of `*.jpg`.
+    """
+    others = {*SUFFIXES, *UNREAD_SUFFIXES, ".npy", ".tar", ".html", ".bnn", ".index"} - {own}
+    return suffix_of(path.name) in others
+
+
 def is_hidden(name: str) -> bool:
     """Return whether a file or folder is hidden by its name, as macOS's `._photo.jpg` is."""
     return name.startswith(".")

@@ -19,7 +19,7 @@ _BEGINNINGS = (
     (b"%PDF", "a PDF document"),
 )
 PACKED = "a packed network"
-_OF_METADATA = ((b'"burn_index"', "an index of images"), (b'"bnn"', PACKED))
+_OF_METADATA = ((b'"burn_index"', "an index of burn-engine"), (b'"bnn"', PACKED))
 
 
 def kind_of(data: bytes) -> str | None:

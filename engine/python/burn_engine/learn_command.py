@@ -43,6 +43,8 @@ from burn_engine.whole_file import whole_file
 
 _MOST_NAMED = 5
 _NONE = "none of these"
+# Folders of parts of a data set, of which each holds the classes.
+_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 
 def add_to(commands: Any) -> None:
@@ -205,6 +207,11 @@ def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
         found += [(path, label) for path in dangling]
         dangling.clear()
         found += [(str(Path(listing.path, name)), label) for name in names]
+    if classes and {name.lower() for name in classes} <= _PARTS:
+        raise ValueError(
+            f"{folder} holds parts, not classes ({_listed(classes)}): give the images to learn "
+            f"from, such as {Path(folder, classes[0])}"
+        )
     if len(classes) < 2:
         there = f"only the folder {shown(classes[0])}" if classes else "no folder"
         raise ValueError(

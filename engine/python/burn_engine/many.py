@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import io
 import os
 import sys
@@ -15,7 +14,15 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TextIO, TypeVar
 
-from burn_engine.folders import SUFFIXES, Skipped, is_hidden, is_image, suffix_of, walk
+from burn_engine.folders import (
+    SUFFIXES,
+    UNREAD_SUFFIXES,
+    Skipped,
+    is_hidden,
+    is_image,
+    suffix_of,
+    walk,
+)
 
 IMAGE_ERRORS = (OSError, ValueError, MemoryError)  # for which an image is left out
 _AHEAD = 4  # images that each reader may be ahead of the network
@@ -46,11 +53,11 @@ def paths_in(
     Raises:
         NoImages: A folder has none.
         ValueError: Standard input is no list of paths.
-        OSError: A folder cannot be read, or what has no suffix, and may be one, does not exist.
+        OSError: A folder cannot be read, or what is not named as an image does not exist.
     """
     for argument in arguments:
-        if not suffix_of(argument) and not os.path.lexists(argument) and argument != "-":
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argument)
+        if argument != "-" and suffix_of(argument) not in (*SUFFIXES, *UNREAD_SUFFIXES, ".npy"):
+            _require(argument)
     for argument in arguments:
         if argument == "-":
             yield from listed(sys.stdin)
@@ -73,6 +80,13 @@ def paths_in(
                 say(f"{argument}: skipped: {text}")
         else:
             yield argument
+
+
+def _require(path: str) -> None:
+    """Raise FileNotFoundError if a path, perhaps of a folder, leads to nothing."""
+    with contextlib.suppress(NotADirectoryError, PermissionError, ValueError):
+        if not os.path.islink(path):  # noqa: PTH114 - whoever reads a link says where it leads
+            os.stat(path)  # noqa: PTH116 - of any name
 
 
 def is_read(name: str) -> bool:

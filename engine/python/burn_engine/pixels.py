@@ -84,6 +84,8 @@ def decode(
             if not encoded:
                 raise ValueError("an empty file") from None
             kind = kind_of(encoded)
+            if kind and kind.endswith("image"):
+                raise ValueError(f"{kind}, but it is damaged or cut off") from None
             raise ValueError(
                 f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}" + (f" but {kind}" if kind else "")
             ) from None

@@ -80,6 +80,8 @@ def read_tensors(path: Path, key: str, what: str) -> tuple[dict[str, NDArray[Any
 
 def _other(data: bytes, what: str) -> ModelError:
     kind = kind_of(data)
+    if kind == what:
+        return ModelError(f"{what}, but it is damaged or cut off")
     return ModelError(f"this is not {what}" + (f" but {kind}" if kind else ""))
 
 

@@ -65,6 +65,7 @@ and recipes.
 """
 
 
+_OF_THE_ENGINE = ("run", "index", "search", "duplicates", "cluster", "learn", "teach", "browse")
 _COMMANDS = {  # the module of each command, imported only when the command runs
     "demo": "burn.cli.commands.demo",
     "train": "burn.cli.commands.train",
@@ -176,6 +177,8 @@ def _run(arguments: list[str], console: Console) -> int:
 
         offered = [name for name in _COMMANDS if name != "analyze" or _find_reproduction()]
         near = difflib.get_close_matches(command, offered, n=1)
+        if command in _OF_THE_ENGINE:
+            near = [f"burn-engine {command}"]
         hint = f"did you mean {near[0]}?" if near else "burn --help lists the commands"
         raise UserError(f"unknown command {command!r}: {hint}")
     if command == "analyze" and not _find_reproduction():

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from burn.checkpoints.foreign import torch_file
+from burn.checkpoints.foreign import pickled, torch_file
 from burn.checkpoints.foreign.torch_file import check_torch_file
 from burn.core.errors import UserError
 
@@ -89,6 +89,15 @@ CALLS = {
         for k in range(1, 1003)) + b"e\x85R", "keys that are no texts",
     ),
     "a tensor of any size": (b"ctorch\nFloatTensor\n" + number(2 * 10**9) + b"\x85R", "FloatT"),
+    # The time to multiply these, or to go through one list again and again, is no file's to choose.
+    "many sizes": (tensor(b"(" + number(1) * 65 + b"t"), "_rebuild_tensor_v2"),
+    "a size of many digits": (
+        tensor(b"\x8a\x09" + (2**64).to_bytes(9, "little") + b"\x85"), "_rebuild_tensor_v2"
+    ),
+    "sets of one list": (
+        b"](" + number(1) * 600 + b"eq\x00" + b"cbuiltins\nset\nh\x00\x85R0" * 2,
+        "collections of collections",
+    ),
     "a function that was computed": (NO_HOOKS + b")R", "an object"),
 }  # fmt: skip
 
@@ -187,6 +196,7 @@ def test_what_torch_must_not_read(
     content: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(torch_file, "_PICKLE_LIMIT", 20_000)
+    monkeypatch.setattr(pickled, "_MOST_VISITED", 1100)
     monkeypatch.setattr(torch_file, "_MOST_INSTRUCTIONS", 150 if "N0N0" in str(content) else 10**6)
     (tmp_path / "w.pth").write_bytes(content)
     with pytest.raises(UserError, match=words):

@@ -34,6 +34,8 @@ _ELEMENT_BYTES = {
     "QUInt8": 1, "QUInt4x2": 1, "QUInt2x4": 1, "Untyped": 1,
 }  # fmt: skip
 _MOST_ODD_KEYS = 1000  # of dictionaries and sets; a file can choose them so that their hashes agree
+_MOST_DIMENSIONS = 64  # of a tensor; NumPy has no more
+_MOST_VISITED = 10**6
 
 
 @dataclass(slots=True)
@@ -78,6 +80,7 @@ class Walk:
         self._memo: dict[int, _Item] = {}
         self._records: dict[str, str] = {}  # names of storages by their small letters
         self._odd_keys = 0
+        self._visited = 0  # parts of collections that were given to calls
 
     def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
         """Execute the next instruction. Raises IndexError or KeyError where that is impossible."""
@@ -169,6 +172,10 @@ class Walk:
                 self.claimed += numbers * given[0].value
         elif _ITERATING.fullmatch(name):
             allowed = all(item.kind in ("tuple", "list", "dict", "text") for item in given)
+            self._visited += sum(len(item.parts) for item in given)
+            if self._visited > _MOST_VISITED:  # one collection may be taken any number of times
+                self._refuse("collections of collections")
+                return
             parts = [part for item in given for part in item.parts]
             if name == "collections.OrderedDict":
                 allowed = allowed and all(part.kind in ("tuple", "list") for part in parts)
@@ -213,7 +220,12 @@ _CHANGES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
 
 
 def _numbers(item: _Item) -> bool:
-    return item.kind == "tuple" and all(part.kind == "number" for part in item.parts)
+    """Return whether an object is a tuple of numbers as a tensor's sizes and strides are."""
+    return (
+        item.kind == "tuple"
+        and len(item.parts) <= _MOST_DIMENSIONS
+        and all(part.kind == "number" and abs(part.value) < 2**63 for part in item.parts)
+    )
 
 
 def is_known(name: str) -> bool:

@@ -8,6 +8,7 @@ import json
 import math
 import shlex
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,8 +135,8 @@ class _Steps:
             is_better = tuned.value > linear.value
             better = "fine-tuning" if is_better else "the linear classifier"
             print(
-                f"on the test images, fine-tuning has {_text(tuned)} and the linear classifier "
-                f"{_text(linear)}: {better} is packed (± is the standard error)"
+                f"on {_images(tuned)}test images, fine-tuning has {_text(tuned)} and the linear "
+                f"classifier {_text(linear)}: {better} is packed (± is the standard error)"
             )
             if not _is_packed(work / _PACKED):
                 (work / _PACKED).unlink(missing_ok=True)
@@ -312,7 +313,7 @@ class _Steps:
             words = [network, "--augment", "none", "--train", train, "--test", test]
             out = str(self._work / "linear")
             self._step("evaluate", "linear", *words, *self._seed(), "--out", out)
-        return _measured(folder, "linear")[-1]
+        return _newest(folder, "linear")
 
     def _finetune(self, network: str, train: str, test: str, work: Path) -> Result:
         """Fine-tune all layers; return the top-1 accuracy on the test images."""
@@ -323,7 +324,7 @@ class _Steps:
             words += ["--epochs", str(request.epochs), *self._seed()]
             words += ["--resume"] if (folder / "run.json").exists() else []
             self._step("finetune", *words, "--out", str(self._work / "tuned"))
-        return _measured(folder, "finetune")[-1]
+        return _newest(folder, "finetune")
 
     def _forget(self, work: Path, *parts: str) -> None:
         """Remove steps that are done again, and what was packed of them."""
@@ -365,8 +366,33 @@ def _measured(folder: Path, protocol: str) -> list[Result]:
     return [r for r in found if (r.protocol, r.metric) == (protocol, "top1")]
 
 
+def _newest(folder: Path, protocol: str) -> Result:
+    """Return the accuracy that a step has just measured, or an earlier call of it."""
+    found = _measured(folder, protocol)
+    value = found[-1].value if found else None
+    if not isinstance(value, (int, float)) or not 0 <= value <= 100:
+        raise UserError(
+            f"{folder / 'results.jsonl'} has no accuracy of {protocol}: remove {folder}, and the "
+            "same command does this step again"
+        )
+    return found[-1]
+
+
+def _test_images(result: Result) -> int | None:
+    data = result.data
+    images = data.get("test_images") if isinstance(data, Mapping) else None
+    return images if type(images) is int and images > 0 else None
+
+
+def _images(result: Result) -> str:
+    images = _test_images(result)
+    return "the " if images is None else f"the {images:,} "
+
+
 def _text(result: Result) -> str:
     """Return an accuracy with the standard error that the number of its test images gives it."""
-    images = (result.data or {})["test_images"]
+    images = _test_images(result)
+    if images is None:
+        return f"{result.value:.1f} %"
     share = (result.value / 100 * images + 1) / (images + 2)  # so that of 100 % it is not 0
     return f"{result.value:.1f} ± {100 * math.sqrt(share * (1 - share) / images):.1f} %"
