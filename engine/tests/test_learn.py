@@ -406,8 +406,8 @@ def test_outputs_that_cannot_be_written(write, tmp_path, monkeypatch):
     learned = a_classifier(load(base).num_features)
     out = tmp_path / "mine.bnn"
     for path, message in (
-        (base, "the network itself"), (tmp_path, "is a folder: name the packed file to write"),
-        (tmp_path / "no/x", "no such"), (tmp_path / "a.JPG", "name the packed file to write"),
+        (base, "the network itself"), (tmp_path, "is a folder: name the file to write"),
+        (tmp_path / "no/x", "no such"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             write_classifier(base, learned, path, overwrite=True)
@@ -520,6 +520,9 @@ def test_folders_that_do_not_do(labelled, write, tmp_path, capsys, monkeypatch):
     refused(labelled / "dark" / "0.ppm", "is a file")
     refused(tmp_path / "missing", "no such folder")
     refused(labelled / "dark", "holds no folder")
+    for name in ("a.JPG", "a.npy", "a.index", "a.html"):
+        assert run("learn", labelled, tmp_path / name, "--overwrite") == 2
+        assert f"{name}: name the packed file to write" in capsys.readouterr().err
     for part in ("Train", "test"):
         (tmp_path / "parts" / part / "kind").mkdir(parents=True)
     refused(tmp_path / "parts", "holds parts, not classes ('Train', 'test'): give the images to")

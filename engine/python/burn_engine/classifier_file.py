@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 import burn_engine
 from burn_engine.errors import ModelError, in_file, path_of
-from burn_engine.folders import is_named_otherwise
 from burn_engine.format import GlobalMean, Program, parse_program
 from burn_engine.learning import Learned, cosine_to
 from burn_engine.maps import averaged
@@ -157,14 +156,12 @@ def check_output(path: Path, base: str | os.PathLike[str], *, overwrite: bool) -
         raise ValueError(f"{str(path)!r} is not a file name")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no such folder")
-    if is_named_otherwise(path, ".bnn"):
-        raise ValueError(f"{path}: name the packed file to write, such as mine.bnn")
     own = find(base)
     source = path_of(base) if own is None else own.path
     if path.exists() and source.exists() and path.samefile(source):
         raise ValueError(f"{path} is the network itself: give another name")
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: name the packed file to write, such as mine.bnn")
+        raise ValueError(f"{path} is a folder: name the file to write")
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a regular file")
     if path.exists() and not overwrite:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from burn_engine.classifier_file import check_output, none_of_these, with_classifier
 from burn_engine.errors import ModelError, in_file, path_of, shown
-from burn_engine.folders import Skipped, walk
+from burn_engine.folders import Skipped, is_named_otherwise, walk
 from burn_engine.format import Floats, parse_program
 from burn_engine.images import PillowMissing, read_input
 from burn_engine.learning import (
@@ -89,6 +89,8 @@ def lines_of(result: dict[str, Any]) -> list[str]:
 
 def _learn(options: argparse.Namespace) -> None:
     out = path_of(options.out)
+    if is_named_otherwise(out, ".bnn"):
+        raise ValueError(f"{out}: name the packed file to write, such as mine.bnn")
     check_output(out, options.base, overwrite=options.overwrite)
     with in_file(options.base):
         base = read_model(options.base)
