@@ -89,13 +89,13 @@ check: .venv/ready
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-# The engine first: burn-ssl needs it, and takes it from here, built from its sources. Python compiles
-# what it imports by itself; compiling all packages would take half a minute more.
+# burn-ssl needs the engine, and takes it from here, built from its sources. Python compiles what it
+# imports by itself; compiling all packages would take half a minute more.
 .venv/ready: pyproject.toml engine/pyproject.toml | large
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev,teacher]'
 	touch $@
 
-# What takes longest, beside each other: they have no package in common.
+# What takes longest, beside each other: they install no package in common.
 large: .venv/bin/pip
 	@$(MAKE) --question .venv/engine .venv/torch || \
 		$(MAKE) --no-print-directory --jobs=2 .venv/engine .venv/torch
@@ -105,7 +105,7 @@ large: .venv/bin/pip
 	touch $@
 
 .venv/torch: | .venv/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile 'torch>=2.11' torchvision
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile torch torchvision
 	touch $@
 
 .venv/bin/pip:

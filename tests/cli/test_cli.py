@@ -11,10 +11,11 @@ from safetensors.torch import save_file
 
 import tiny
 from burn.cli.main import _COMMANDS as COMMANDS
-from burn.cli.main import main
+from burn.cli.main import _OF_THE_ENGINE, main
 from burn.cli.parser import Parser
 from burn.evaluation.entries import PROTOCOLS
 from burn.methods.entries import METHODS
+from burn_engine import cli
 from reproduction.analyses.run import ANALYSES
 
 SMALL = [
@@ -296,6 +297,12 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
     assert round(info["flops"] / 1e8, 2) == 0.12
     assert round(info["ops"] / 1e8, 2) == 0.87
     assert info["binary_parameters"] + info["float_parameters"] == 29_343_592
+
+
+def test_the_commands_of_the_other_program_are_those_that_it_has():
+    _, of_the_engine = cli._parser()
+    assert set(_OF_THE_ENGINE) == set(of_the_engine) - set(COMMANDS)
+    assert set(cli._OF_BURN) <= set(COMMANDS) - set(of_the_engine)
 
 
 @pytest.mark.parametrize(

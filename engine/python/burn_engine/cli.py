@@ -151,7 +151,7 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unexpected argument {shown(unknown[0])}")
         name = option.partition("=")[0]
         known = [each for each in self._option_string_actions if each not in ("-h", "--help", name)]
-        self.error(f"unknown option {shown(name)[1:-1]}{_meant(name, known)}")
+        self.error(f"unknown option {name[:60]}{_meant(name, known)}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         # For --help and --version. argparse's own ignores an error of writing.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from burn_engine.errors import ModelError, in_file, path_of, reading, shown
+from burn_engine.kinds import INDEX
 from burn_engine.safetensors import read_tensors, write_tensors
 from burn_engine.search import nearest
 from burn_engine.vectors import normalized, signs
@@ -319,7 +320,7 @@ class Index:
         """
         there = path_of(path)
         with in_file(there), reading(there):
-            tensors, metadata = read_tensors(there, "burn_index", "an index of burn-engine")
+            tensors, metadata = read_tensors(there, "burn_index", INDEX)
             return cls._of(metadata, tensors)
 
     @classmethod

@@ -18,8 +18,8 @@ _BEGINNINGS = (
     (b"\x1f\x8b", "a gzip archive"),
     (b"%PDF", "a PDF document"),
 )
-PACKED = "a packed network"
-_OF_METADATA = ((b'"burn_index"', "an index of burn-engine"), (b'"bnn"', PACKED))
+PACKED, INDEX = "a packed network", "an index of burn-engine"
+_OF_METADATA = ((b'"burn_index"', INDEX), (b'"bnn"', PACKED))
 
 
 def kind_of(data: bytes) -> str | None:

@@ -512,6 +512,15 @@ def softmax(scores: Doubles) -> Doubles:
     return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
+def standard_error(right: float, number: int) -> float:
+    """Return the standard error of the share of right answers among a number of images.
+
+    One right and one wrong answer are added, so that the error of 0 and of 1 is not 0.
+    """
+    share = (right + 1) / (number + 2)
+    return float(np.sqrt(share * (1 - share) / number))
+
+
 _Found = tuple[float | None, float | None, float | None, Whole]
 
 
@@ -525,8 +534,7 @@ def _found(judged: _Judged, labels: Whole, counts: Whole) -> _Found:
     answers = judged.scores.argmax(axis=1)
     np.add.at(confusion, (labels[known], answers[known]), 1)
     right = int(np.trace(confusion))
-    share = (right + 1) / (number + 2)  # so that the error of 0 or 100 % is not 0
-    error = float(np.sqrt(share * (1 - share) / number))
+    error = standard_error(right, number)
     largest = float(confusion.sum(axis=1).max() / number)
     return right / number, error, largest, confusion
 

@@ -65,7 +65,9 @@ and recipes.
 """
 
 
-_OF_THE_ENGINE = ("run", "index", "search", "duplicates", "cluster", "learn", "teach", "browse")
+_OF_THE_ENGINE = (
+    "run", "bench", "index", "search", "duplicates", "cluster", "learn", "teach", "browse",
+)  # fmt: skip
 _COMMANDS = {  # the module of each command, imported only when the command runs
     "demo": "burn.cli.commands.demo",
     "train": "burn.cli.commands.train",

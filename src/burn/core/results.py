@@ -73,6 +73,13 @@ def packed_answers(right: NDArray[np.bool_]) -> str:
     return base64.b64encode(np.packbits(right).tobytes()).decode("ascii")
 
 
+def num_test_images(result: Result) -> int | None:
+    """Return the number of test images, or None where the result does not say it."""
+    data = result.data if isinstance(result.data, Mapping) else {}
+    number = data.get("test_images")
+    return number if type(number) is int and number > 0 else None
+
+
 def answers_of(result: Result) -> NDArray[np.bool_] | None:
     """Decode `Result.right` to bool (test images,).
 
@@ -80,9 +87,8 @@ def answers_of(result: Result) -> NDArray[np.bool_] | None:
         The answers, or None where the result has none or their number is not that of its test
         images.
     """
-    data = result.data if isinstance(result.data, Mapping) else {}
-    number = data.get("test_images")
-    if not isinstance(result.right, str) or not isinstance(number, int) or number < 1:
+    number = num_test_images(result)
+    if not isinstance(result.right, str) or number is None:
         return None
     try:
         packed = np.frombuffer(base64.b64decode(result.right, validate=True), dtype=np.uint8)

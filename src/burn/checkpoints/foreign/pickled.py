@@ -35,7 +35,7 @@ _ELEMENT_BYTES = {
 }  # fmt: skip
 _MOST_ODD_KEYS = 1000  # of dictionaries and sets; a file can choose them so that their hashes agree
 _MOST_DIMENSIONS = 64  # of a tensor; NumPy has no more
-_MOST_VISITED = 10**6
+_MOST_VISITED = 10**6  # parts of collections in the arguments of calls
 
 
 @dataclass(slots=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-import math
 import shlex
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,6 +115,7 @@ class _Steps:
         """
         from burn.core.files import locked
         from burn.core.paths import expand, require_kept
+        from burn.core.results import num_test_images
         from burn.training.run_dir import make_folder
 
         out, work = expand(str(self._out)), expand(str(self._work))
@@ -134,8 +133,10 @@ class _Steps:
             tuned = self._finetune(network, train, test, work)
             is_better = tuned.value > linear.value
             better = "fine-tuning" if is_better else "the linear classifier"
+            number = num_test_images(tuned)
+            images = "the test images" if number is None else f"the {number:,} test images"
             print(
-                f"on {_images(tuned)}test images, fine-tuning has {_text(tuned)} and the linear "
+                f"on {images}, fine-tuning has {_text(tuned)} and the linear "
                 f"classifier {_text(linear)}: {better} is packed (± is the standard error)"
             )
             if not _is_packed(work / _PACKED):
@@ -378,21 +379,13 @@ def _newest(folder: Path, protocol: str) -> Result:
     return found[-1]
 
 
-def _test_images(result: Result) -> int | None:
-    data = result.data
-    images = data.get("test_images") if isinstance(data, Mapping) else None
-    return images if type(images) is int and images > 0 else None
-
-
-def _images(result: Result) -> str:
-    images = _test_images(result)
-    return "the " if images is None else f"the {images:,} "
-
-
 def _text(result: Result) -> str:
     """Return an accuracy with the standard error that the number of its test images gives it."""
-    images = _test_images(result)
+    from burn.core.results import num_test_images
+    from burn_engine.learning import standard_error
+
+    images = num_test_images(result)
     if images is None:
         return f"{result.value:.1f} %"
-    share = (result.value / 100 * images + 1) / (images + 2)  # so that of 100 % it is not 0
-    return f"{result.value:.1f} ± {100 * math.sqrt(share * (1 - share) / images):.1f} %"
+    error = 100 * standard_error(result.value / 100 * images, images)
+    return f"{result.value:.1f} ± {error:.1f} %"
