@@ -1,7 +1,7 @@
 # `make demo`, `make test` and `make check` set up .venv by themselves and use it again.
 PYTHON ?= python3
 BIN := .venv/bin
-ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
+ENGINE := $(wildcard engine/src/* engine/include/* engine/python/*/*.py*) \
 	$(wildcard engine/cmake/* engine/js/* engine/python/burn_engine/pretrained/*) \
 	engine/CMakeLists.txt engine/pyproject.toml
 

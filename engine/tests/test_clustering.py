@@ -155,7 +155,7 @@ def test_a_page_shows_the_most_central(index, command):
     ("arguments", "message"),
     [
         (["nothere.index"], "nothere.index: No such file"),
-        (["photos"], "photos: not a regular file"),
+        (["photos"], "photos: a folder: `burn-engine index"),
         (["empty.index"], "empty.index: it has no images"),
         (["a.index", "--k", "31"], "--k 31: a.index has only 30 images"),
         (["a.index", "--k", "0"], "--k"),

@@ -167,11 +167,14 @@ def test_info(run, write):
     assert facts["isas"][-1] == "reference"
     wide = run("info", write("wide"))
     assert "classes   none" in wide
-    origin = {"sha256": "0" * 64, "learned": {"towards": "x" * 81, "images": [1] * 21, "n": 2}}
+    origin = {
+        "sha256": "0" * 64,
+        "learned": {"towards": "x" * 81, "images": [1] * 21, "n": 2, "k" * 81: 3},
+    }
     network = packed.random_network()
     network.program["origin"] = origin
     path = write(network)
-    shortened = {"towards": "x" * 16 + "…", "images": [1] * 20 + ["…"], "n": 2}
+    shortened = {"towards": "x" * 16 + "…", "images": [1] * 20 + ["…"], "n": 2, "k" * 16 + "…": 3}
     text = run("info", path).split("origin    ")[1].splitlines()[0]
     assert json.loads(text) == origin | {"learned": shortened}
     assert json.loads(run("info", path, "--json"))["origin"] == origin
@@ -239,7 +242,7 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: COMMAND (see burn-engine --help)"),
+        ([], "give a command: run, info, bench, index, search, cluster, duplicates, "),
         (["--fly"], "the following arguments are required: COMMAND (see burn-engine --help)"),
         (["fly"], "unknown command 'fly' (see burn-engine --help)"),
         (["train", "a"], "unknown command 'train': did you mean burn train?"),
@@ -266,6 +269,15 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
         (["info", "model.bnn", "b.bnn"], "unexpected argument 'b.bnn' (see burn-engine info"),
         (["info", "none.bnn"], "none.bnn: No such file or directory"),
         (["info", "."], ".: not a regular file but a folder"),
+        (["run", "photos/", "photo.ppm"], "but a folder; did you mean the network photos?"),
+        (
+            ["run", "model.bnn", "photo.ppm", "a.npy"],
+            "a.npy: no such file; --features a.npy ",
+        ),
+        (
+            ["search", "a.index", "photo.ppm", "a.html"],
+            "a.html: no such file; --html a.html ",
+        ),
         (["run", "photo.ppm", "model.bnn"], "photo.ppm: not a packed network but a PPM image"),
         (["bench", "model.bnn", "--isa", "sse9"], "isa 'sse9' is not available; choose from "),
         (["bench", "model.bnn", "--threads", "0"], "threads 0 is not an integer from 1 to 256"),
@@ -295,6 +307,7 @@ def test_errors_are_one_line(fails, write, photo, monkeypatch, arguments, messag
     monkeypatch.chdir(write().parent)
     (photo.parent / "broken.bnn").write_bytes(b"abc")
     os.mkfifo(photo.parent / "pipe")
+    (photo.parent / "photos").mkdir()
     largest = 2**63 - 1
     shapes = {"large": (largest, largest, 3), "larger": (10**30, 4, 3), "truth": (True, 8, 3)}
     for name, shape in shapes.items():

@@ -26,6 +26,7 @@ from burn_engine.features_file import FeaturesFile
 from burn_engine.finding import sole_writer
 from burn_engine.images import read_input
 from burn_engine.sheet import MOST_THUMBNAILS, Shown, write_sheet
+from burn_engine.terminal import counted
 from burn_engine.vectors import signs
 from burn_engine.whole_file import whole_file
 
@@ -134,7 +135,7 @@ def test_what_is_removed_lies_in_what_is_given(photos, command, monkeypatch):
     ):  # fmt: skip
         assert "5 images" in command("index", *arguments)[1]
         status, out, _ = command("index", *given, "more/a.index", "--remove")
-        assert (status, out.split(" (")[0]) == (0, f"more/a.index: {left} images"), given
+        assert (status, out.split(" (")[0]) == (0, f"more/a.index: {counted(left)}"), given
     assert command("index", "../beside", "more/a.index", "--remove")[0] == 2
 
 
@@ -232,7 +233,7 @@ def test_members_with_holes_are_left_out(photos, command):
     Path("a.tar").write_bytes(bytes(sparse) + rest + WHOLE + bytes(1024))
     status, out, err = command("index", "a.tar", "a.index")
     assert status == 0
-    assert out.startswith("a.index: 1 images (1 new)")
+    assert out.startswith("a.index: 1 image (1 new)")
     assert "a.tar: holes.ppm: stored with holes: left out, unpack it" in err
 
 
@@ -277,6 +278,8 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(photos, command)
         (["index", "bad.tar.gz", "b.index"], "bad.tar.gz: not a tar file, or a compressed one"),
         (["index", "photos", "a.index", "--vectors", "none"], "made with --vectors float16"),
         (["index", "photos", "other.index"], "made with another network"),
+        (["search", "small.index", "photos/0.ppm"], "made with the network small: give --model"),
+        (["search", "photos", "photos/0.ppm"], "`burn-engine index photos FILE` makes an index"),
         (["search", "other.index", "photos/0.ppm"], "made with another network"),
         (["search", "nothere.index", "photos/0.ppm"], "nothere.index: No such file"),
         (["search", "a.index", "nothere.ppm"], "nothere.ppm: No such file"),
@@ -290,6 +293,7 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(photos, command)
 def test_what_is_refused(photos, command, arguments, message):
     command("index", "photos", "a.index")
     Index(4, network="another").save("other.index")
+    Index(4, network=load("small").fingerprint).save("small.index")
     Path("empty").mkdir()
     Path("a.txt").write_text("text")
     Path("cut.index").write_bytes(Path("a.index").read_bytes()[:200])
@@ -346,7 +350,7 @@ def test_an_interrupted_command_keeps_what_is_finished(photos, command, number):
         _, err = running.communicate(timeout=30)
     assert first == "three\n", err
     assert running.returncode == 128 + number
-    assert "stopped: 5 images are in a.index; the same command goes on" in err
+    assert "stopped: a.index has 5 images; the same command goes on" in err
     assert len(Index.load("a.index")) == 5
     assert "6 images (1 new, 5 unchanged)" in command("index", "photos", "a.index")[1]
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
@@ -700,7 +704,7 @@ def test_the_last_of_two_members_of_a_name_counts(photos, command):
     with tarfile.open("two.tar", "w") as tar:
         tar.add("photos/0.ppm", "x.ppm")
         tar.add("photos/1.ppm", "x.ppm")
-    assert "1 images (1 new)" in command("index", "two.tar", "a.index")[1]
+    assert "1 image (1 new)" in command("index", "two.tar", "a.index")[1]
     assert command("search", "a.index", "photos/1.ppm")[1] == "1.000    0 bits  two.tar:x.ppm\n"
 
 

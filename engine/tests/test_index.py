@@ -250,7 +250,7 @@ def test_other_files_are_no_index(tmp_path, write):
 
 
 def test_a_folder_is_no_index(tmp_path):
-    with pytest.raises(ModelError, match="not a regular file"):
+    with pytest.raises(ModelError, match="a folder: `burn-engine index"):
         Index.load(tmp_path)
     with pytest.raises(ValueError, match="cannot be written"):
         Index(3).save(tmp_path)

@@ -496,7 +496,7 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(labelled, write,
     assert captured.err.endswith(" images were left out; see above\n")
     assert out.is_file()
     assert captured.err.count("broken.ppm") == captured.err.count("bad.npy") == 1
-    assert "left out 1 images that are in no class's folder" in captured.err
+    assert "left out 1 image in no class's folder" in captured.err
     for path in (labelled / "dark").glob("*.ppm"):
         path.write_bytes(b"P6")
     assert run("learn", labelled, out, "--from", write(), "--overwrite") == 2

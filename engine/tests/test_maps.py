@@ -212,7 +212,9 @@ def test_few_images_are_learned_from_the_last(labelled, base, tmp_path, capsys):
     assert run("learn", labelled, out, "--from", base, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["layers"] == ["block9"]
-    assert list(facts["accuracies"]) == ["last"]
+    assert facts["accuracies"]["several"] is None
+    assert run("learn", labelled, out, "--from", base, "--overwrite") == 0
+    assert "those of several are tried where each class has 10 images" in capsys.readouterr().out
 
 
 def test_single_images_can_be_learned_from_several(base, tmp_path, capsys):

@@ -84,6 +84,9 @@ def test_safetensors_are_bounded_before_their_reader(tmp_path: Path):
             opened.truncate(2**26 if length == 2**25 else 2**10)
         with pytest.raises(UserError, match="not a weights file"):
             require_safetensors(file)
+    file.write_bytes(b"\xff\xd8\xff\xe0" + bytes(2**10))
+    with pytest.raises(UserError, match="not a weights file, but a JPEG image"):
+        require_safetensors(file)
     file.write_bytes((8).to_bytes(8, "little") + b"{}      ")
     assert require_safetensors(file) == 16
     with pytest.raises(UserError, match=r"16 bytes; .* at most 15"):

@@ -44,6 +44,7 @@ from burn_engine.terminal import (
     add_readers,
     at_least_1,
     complain,
+    counted,
     discard_output,
     output,
     printable,
@@ -53,6 +54,7 @@ from burn_engine.terminal import (
 _MODEL = "packed file, *.bnn, or a pretrained network's name, such as photos"
 _LONGEST_TEXT = 80  # characters of the origin that info prints whole: more than a SHA-256
 _LONGEST_LIST = 20
+_WRITTEN = {"html": ".html", "features": ".npy"}  # what options write, by their names
 _OF_BURN = ("train", "pretrain", "evaluate", "finetune", "pack", "export", "report", "compare")
 
 
@@ -172,10 +174,23 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         of_burn = f": did you mean burn {given[0]}?" if given[0] in _OF_BURN else ""
         meant = of_burn or _meant(given[0], commands)
         parser.error(f"unknown command {shown(given[0])}{meant}")
+    if not given:
+        parser.error(f"give a command: {', '.join(commands)}")
     options, unknown = parser.parse_known_args(given)
     if unknown:
         commands[options.command].refuse(unknown)
+    _require_no_forgotten_option(vars(options))
     return options
+
+
+def _require_no_forgotten_option(given: Mapping[str, Any]) -> None:
+    """Raise ValueError if a file to write stands among the files to read."""
+    for option, suffix in _WRITTEN.items():
+        if option in given and given[option] is None:
+            for paths in given.values():
+                for path in paths if isinstance(paths, list) else ():
+                    if path.endswith(suffix) and not os.path.lexists(path):
+                        raise ValueError(f"{path}: no such file; --{option} {path} writes it")
 
 
 class _Pretrained(argparse.Action):
@@ -348,7 +363,7 @@ def _run(options: argparse.Namespace) -> None:
     if failed and total == 1:
         raise ValueError(failed[0])
     if failed:
-        raise ValueError(f"{len(failed):,} of {done:,} images were left out; see above")
+        raise ValueError(f"{len(failed):,} of {counted(done)} were left out; see above")
     if not done:
         raise ValueError("standard input names no images")
 
@@ -510,7 +525,7 @@ def _brief(value: Any) -> Any:
     if isinstance(value, list):
         return [*map(_brief, value[:_LONGEST_LIST]), *["…"][: len(value) > _LONGEST_LIST]]
     if isinstance(value, dict):
-        return {key: _brief(each) for key, each in value.items()}
+        return {_brief(key): _brief(each) for key, each in value.items()}
     return value
 
 

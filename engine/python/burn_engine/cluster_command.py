@@ -18,7 +18,7 @@ from burn_engine.format import Floats
 from burn_engine.index import Index
 from burn_engine.many import Progress
 from burn_engine.sheet import MOST_THUMBNAILS, Shown, check_page, write_sheet
-from burn_engine.terminal import at_least_1, output, printable
+from burn_engine.terminal import at_least_1, counted, output, printable
 
 _MOST_PRINTED = 5  # images of each group
 
@@ -54,7 +54,7 @@ def _cluster(options: argparse.Namespace) -> None:
     if not len(index):
         raise ValueError(f"{path}: it has no images")
     if options.k is not None and options.k > len(index):
-        raise ValueError(f"--k {options.k:,}: {path} has only {len(index):,} images")
+        raise ValueError(f"--k {options.k:,}: {path} has only {counted(len(index))}")
     progress = Progress(sys.stderr, MOST_ROUNDS, "comparing: ", "rounds")
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)
@@ -94,7 +94,7 @@ def _print(images: list[tuple[str, bool]], cosines: list[float], *, as_json: boo
         ]
         print(json.dumps({"images": rows}), flush=True)
         return
-    print(f"{len(images):,} images:" if len(images) > 1 else "1 image:")
+    print(f"{counted(len(images))}:")
     for (image, _), cosine in zip(images[:_MOST_PRINTED], cosines, strict=False):
         print(f"  {cosine:.3f}  {printable(image)}")
 
@@ -110,7 +110,7 @@ def _write(
             Shown(image if is_file else None, image, f"{cosine:.3f}")
             for (image, is_file), cosine in zip(images[:most], cosines, strict=False)
         ]
-        heading = f"{len(images):,} images" if len(images) > 1 else "1 image"
+        heading = counted(len(images))
         if len(images) > most:
             heading += f", the {most:,} most central"
         sections.append((heading, figures))

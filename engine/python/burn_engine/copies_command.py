@@ -18,7 +18,7 @@ from burn_engine.errors import path_of
 from burn_engine.images import PillowMissing
 from burn_engine.many import Progress, read_ahead
 from burn_engine.sheet import MOST_THUMBNAILS, Shown, check_page, write_sheet
-from burn_engine.terminal import add_readers, complain, output, printable, reason
+from burn_engine.terminal import add_readers, complain, counted, output, printable, reason
 
 
 def add_to(commands: Any) -> None:
@@ -69,7 +69,7 @@ def _duplicates(options: argparse.Namespace) -> None:
             progress.clear()
         except KeyboardInterrupt:
             complain(
-                f"stopped: {len(kept):,} of {len(photos):,} images were read, and {at_work}; "
+                f"stopped: {len(kept):,} of {counted(len(photos))} were read, and {at_work}; "
                 "nothing is written"
             )
             raise
@@ -83,7 +83,7 @@ def _duplicates(options: argparse.Namespace) -> None:
         if not options.json:
             print(_summary(results, len(kept)), flush=True)
     if failed:
-        raise ValueError(f"{failed:,} of {len(photos):,} images were left out; see above")
+        raise ValueError(f"{failed:,} of {counted(len(photos))} were left out; see above")
 
 
 def _once(photos: Sequence[Photo]) -> list[Photo]:
@@ -163,7 +163,7 @@ def _about(result: dict[str, Any]) -> str:
 
 def _summary(results: Sequence[Sequence[dict[str, Any]]], count: int) -> str:
     if not results:
-        return f"no copies among {count:,} image{'s' if count > 1 else ''}"
+        return f"no copies among {counted(count)}"
     inside = sum(map(len, results))
     num_bytes = sum(each["bytes"] for group in results for each in group[1:])
     return (

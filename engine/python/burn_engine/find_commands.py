@@ -31,6 +31,7 @@ from burn_engine.terminal import (
     add_readers,
     at_least_1,
     complain,
+    counted,
     output,
     printable,
     reason,
@@ -134,14 +135,14 @@ def _index(options: argparse.Namespace) -> None:
             progress.clear()
             if len(index) or path.exists():
                 index.save(path)
-                complain(f"stopped: {len(index):,} images are in {path}; the same command goes on")
+                complain(f"stopped: {path} has {counted(len(index))}; the same command goes on")
             raise
     if not path.exists():
         why = "none of the images can be read; see above" if photos else "no images were given"
         raise ValueError(f"{path}: not made, since {why}")
     _say(path, index, changes.text())
     if changes.failed:
-        raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
+        raise ValueError(f"{changes.failed:,} of {counted(len(photos))} were left out; see above")
 
 
 def _photos(options: argparse.Namespace, path: Path, index: Index) -> list[Photo]:
@@ -177,7 +178,7 @@ def _remove(options: argparse.Namespace, path: Path) -> None:
 
 def _say(path: Path, index: Index, changes: str) -> None:
     with output():
-        text = f"{path}: {len(index):,} images ({changes}), {path.stat().st_size:,} bytes"
+        text = f"{path}: {counted(len(index))} ({changes}), {path.stat().st_size:,} bytes"
         print(printable(text))
 
 
@@ -212,13 +213,13 @@ def _search(options: argparse.Namespace) -> None:
     if page is not None:
         title = f"Like {options.queries[0]}" if len(sections) == 1 else "Similar images"
         text = (
-            f"The first image of each row was searched for in {path}, of {len(index):,} images. "
+            f"The first image of each row was searched for in {path}, of {counted(len(index))}. "
             "The numbers are the cosine of the features, 1 for the same image, and how many of "
             f"the {index.num_features:,} bits differ."
         )
         write_sheet(page, title, text, sections)
     if failed:
-        raise ValueError(f"{failed:,} of {len(options.queries):,} images were left out; see above")
+        raise ValueError(f"{failed:,} of {counted(len(options.queries))} were left out; see above")
 
 
 def _print(query: str, found: list[dict[str, object]], options: argparse.Namespace) -> None:

@@ -22,6 +22,7 @@ from burn_engine.images import PillowMissing
 from burn_engine.index import Index, Match
 from burn_engine.many import IMAGE_ERRORS, Progress, read_ahead
 from burn_engine.model import Model
+from burn_engine.pretrained import name_of
 
 _AT_ONCE = 256  # images that are added to the index at once
 _COPIES = 64  # about as often is an index copied at most in which all images have changed
@@ -84,9 +85,10 @@ def open_index(path: Path, model: Model, vectors: str | None = None) -> Index:
 def require_network(index: Index, path: Path, model: Model) -> None:
     """Raise ModelError if an index was made with another network."""
     if index.network != model.fingerprint:
-        raise ModelError(
-            f"{path}: it was made with another network: give that one as --model, or another file"
-        )
+        name = name_of(index.network)
+        which = f"the network {name}: give --model {name}" if name else ""
+        which = which or "another network: give that one as --model"
+        raise ModelError(f"{path}: it was made with {which}, or another file")
 
 
 def update(

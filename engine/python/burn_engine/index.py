@@ -320,6 +320,8 @@ class Index:
         """
         there = path_of(path)
         with in_file(there), reading(there):
+            if there.is_dir():
+                raise ModelError(f"a folder: `burn-engine index {there} FILE` makes an index of it")
             tensors, metadata = read_tensors(there, "burn_index", INDEX)
             return cls._of(metadata, tensors)
 

@@ -35,6 +35,7 @@ from burn_engine.terminal import (
     add_base,
     add_readers,
     complain,
+    counted,
     output,
     printable,
     warnings_as_lines,
@@ -119,7 +120,7 @@ def _learn(options: argparse.Namespace) -> None:
                 indent = " " * (len(line) - len(line.lstrip()))  # which printable removes
                 print(indent + printable(line))
     if left_out:
-        raise ValueError(f"{left_out:,} of {len(paths):,} images were left out; see above")
+        raise ValueError(f"{left_out:,} of {counted(len(paths))} were left out; see above")
 
 
 def _wide(base: bytes, layers: str) -> bytes | None:
@@ -158,6 +159,8 @@ def _choice(
         width = _num_features(base)
         last = learn(features[:, :width], labels, classes)
         accuracies["last"] = last.accuracy
+        if wide is not None:
+            accuracies["several"] = None
     if wide is not None and (last is None or last.counts.min() >= LEAST_IMAGES):
         program = parse_program(wide)
         widths = [program.layers[at].channels for at in averaged(program)]
@@ -229,7 +232,7 @@ def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
     if text := skipped.text(others=False):
         complain(f"{folder}: skipped: {text}")
     if outside:
-        complain(f"{folder}: left out {outside:,} images that are in no class's folder")
+        complain(f"{folder}: left out {counted(outside)} in no class's folder")
     return names, [path for path, _ in found], [label for _, label in found]
 
 
@@ -277,8 +280,8 @@ def _check_all_there(classes: tuple[str, ...], labels: list[int], left_out: int)
     counts = np.bincount(np.array(labels, np.intp), minlength=len(classes))
     if lost := [name for name, count in zip(classes, counts, strict=True) if not count]:
         raise ValueError(
-            f"none of the images of class {_listed(lost)} can be read ({left_out:,} images were "
-            "left out; see above)"
+            f"none of the images of class {_listed(lost)} can be read ({counted(left_out)} left "
+            "out; see above)"
         )
 
 
@@ -367,8 +370,15 @@ def _maps(facts: dict[str, Any]) -> list[str]:
     """Return what was learned from, where there was a choice."""
     known = {name: one for name, one in facts["accuracies"].items() if one is not None}
     count = len(facts["layers"])
+    if len(known) < 2 and count > 1:
+        return [f"features: means of {count} maps"]
     if len(known) < 2:
-        return [f"features: means of {count} maps"] if count > 1 else []
+        if "several" not in facts["accuracies"]:
+            return []
+        return [
+            "features: means of the last map alone; those of several are tried where each class "
+            f"has {LEAST_IMAGES} images"
+        ]
     if count > 1:
         return [
             f"features: means of the last {count} blocks' maps; of the last one's alone the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -10,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from burn_engine.errors import ModelError, path_of
-from burn_engine.format import read_bytes
+from burn_engine.format import parse_program, read_bytes
 
 _FOLDER = Path(__file__).with_name("pretrained")
 
@@ -69,6 +70,15 @@ def find(model: str | os.PathLike[str]) -> Pretrained | None:
     return None if named is None or path.is_file() else named
 
 
+def name_of(fingerprint: str) -> str | None:
+    """Return the name of the pretrained network with a fingerprint, if there is one."""
+    for each in PRETRAINED:
+        with contextlib.suppress(OSError, ModelError):  # damaged
+            if parse_program(read_bytes(each.path)).fingerprint() == fingerprint:
+                return each.name
+    return None
+
+
 def read_model(model: str | os.PathLike[str]) -> bytes:
     """Return the bytes of a pretrained network, or of a packed file.
 
@@ -83,6 +93,10 @@ def read_model(model: str | os.PathLike[str]) -> bytes:
     if named is None:
         try:
             return read_bytes(model)
+        except ModelError as error:
+            if Path(model).is_dir() and (name := Path(model).name) in _names():
+                raise ModelError(f"{error}; did you mean the network {name}?") from None
+            raise
         except FileNotFoundError as error:
             raise FileNotFoundError(error.errno, _missing(os.fsdecode(model)), model) from None
     data = b""
@@ -94,12 +108,16 @@ def read_model(model: str | os.PathLike[str]) -> bytes:
     return data
 
 
+def _names() -> list[str]:
+    return [each.name for each in PRETRAINED]
+
+
 def _missing(name: str) -> str:
     """Say that there is no such file, and which networks a bare name could have meant."""
     reason = os.strerror(errno.ENOENT)
     if Path(name).name != name or Path(name).suffix:
         return reason
-    names = [each.name for each in PRETRAINED]
+    names = _names()
     near = get_close_matches(name, names, n=1)
     if near:
         return f"{reason}; did you mean the pretrained network {near[0]}?"

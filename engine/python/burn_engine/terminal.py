@@ -59,6 +59,11 @@ def reason(error: Exception) -> str:
     return "not enough memory" if isinstance(error, MemoryError) else str(error)
 
 
+def counted(number: int, thing: str = "image") -> str:
+    """Return a number of things: "1 image", "2 images"."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """Return text as one line, with escapes for characters that a terminal obeys.
 

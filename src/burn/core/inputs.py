@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from burn.core.errors import UserError
+from burn_engine.kinds import FIRST, kind_of
 
 _HEADER_LIMIT = 16 * 2**20  # bytes of a safetensors file's names and shapes
 _LONGEST_INTEGER = 40  # digits
@@ -205,10 +206,12 @@ def require_safetensors(path: Path, limit: int | None = None) -> int:
         UserError: As `open_regular`, or the header has more than 16 MiB.
     """
     with open_regular(path, limit) as file, _failures_named(path):
-        length = int.from_bytes(file.read(8), "little")
+        start = file.read(FIRST)
         size = os.fstat(file.fileno()).st_size
-    if length > min(_HEADER_LIMIT, size):
-        raise UserError(f"{path} is not a weights file, or it is damaged or truncated")
+    if int.from_bytes(start[:8], "little") > min(_HEADER_LIMIT, size):
+        kind = kind_of(start)
+        why = f", but {kind}" if kind else ", or it is damaged or truncated"
+        raise UserError(f"{path} is not a weights file{why}")
     return size
 
 

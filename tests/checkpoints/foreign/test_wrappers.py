@@ -428,6 +428,7 @@ OTHER_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "safetensors": (of_bytes(b"\x09\0\0\0\0\0\0\0{}       "), "name it .safetensors"),
     "gzip": (of_bytes(b"\x1f\x8b\x08"), "a gzip archive: unpack it"),
     "tar": (of_tar, "a tar archive: unpack it"),
+    "JPEG": (of_bytes(b"\xff\xd8\xff\xe0" + bytes(100)), "a JPEG image"),
     "Git LFS": (of_bytes(b"version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
     "HTML": (of_bytes(b"<!DOCTYPE html>"), "a page of HTML"),
     "JSON": (of_bytes(b'{"weight_map": {}}'), "JSON"),

@@ -24,6 +24,7 @@ from torch import Tensor
 from burn.checkpoints.foreign.pickled import Walk, is_known
 from burn.core.errors import UserError, printable
 from burn.core.inputs import open_regular
+from burn_engine.kinds import kind_of
 
 _PICKLE_LIMIT = 64 * 2**20  # bytes
 _MOST_INSTRUCTIONS = 1_500_000  # a training file of 5,000 tensors has 700,000
@@ -33,7 +34,6 @@ _MOST_VIEWS = 4  # bytes of all tensors / bytes in the file, which may hold a ne
 _OTHER_FILES = {
     rb"\x89HDF": "an HDF5 file (of Keras, for example)",
     rb"GGUF": "a GGUF file",
-    rb"\x93NUMPY": "a NumPy array",
     rb"\x1f\x8b": "a gzip archive: unpack it",
     rb"....TFL3": "a TensorFlow Lite model",
     rb"\x08[\x01-\x20]\x12": "an ONNX model",
@@ -73,6 +73,8 @@ def check_torch_file(file: Path, limit: int) -> None:
             raise UserError(f"{file} is not a weights file, but a tar archive: unpack it")
         if start.startswith(b"PK\x03\x04"):
             pickles = _of_zip(file, opened)
+        elif kind := kind_of(start):
+            raise UserError(f"{file} is not a weights file, but {kind}")
         else:
             opened.seek(0)
             pickles = [io.BytesIO(opened.read(_PICKLE_LIMIT))]
