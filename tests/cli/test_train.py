@@ -75,7 +75,7 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
     again = [line.split()[2] for line in capsys.readouterr().err.splitlines() if line[:2] == "$ "]
     assert again == ["pretrain", "report"]
     assert train("--data", "digits.parquet", "--pretrain-epochs", "2") == 2
-    assert "pretrain_epochs was 1, is 2; give another --work" in capsys.readouterr().err
+    assert "pretrain_epochs was 1, is 2; give another folder by --work" in capsys.readouterr().err
     for kept in (True, False):  # an earlier burn kept no packed file in the work folder
         if not kept:
             (place / "digits" / "packed.bnn").unlink()
@@ -84,7 +84,7 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
         own = (place / "digits.bnn").read_bytes()
         (place / "digits.bnn").write_bytes(b"another file")
         assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 2
-        assert "digits.bnn was not made by the steps in --work digits:" in capsys.readouterr().err
+        assert "digits.bnn was not made by the steps in digits:" in capsys.readouterr().err
         assert (place / "digits.bnn").read_bytes() == b"another file"
         (place / "digits.bnn").write_bytes(own)
     # What is trained again is packed again, and replaces the steps' own file.
@@ -156,8 +156,8 @@ def test_an_interrupted_step_names_the_whole_command(
         (("--epochs", "0"), "epochs 0"),
         (("--pretrain-epochs", "0"), "pretrain-epochs 0"),
         (("--pretrain-epochs", "3"), "--pretrain-epochs is of pretraining: give its images by"),
-        (("--work", "digits.parquet"), "--work digits.parquet is a file"),
-        (("--work", "start"), "--work start holds other files"),
+        (("--work", "digits.parquet"), "digits.parquet, the folder of the steps, is a file"),
+        (("--work", "start"), "start, the folder of the steps, holds other files"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_written(

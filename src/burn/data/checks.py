@@ -117,6 +117,6 @@ def require_outside(out: Path, *sources: Source, option: str = "--out") -> None:
             source = source.whole  # noqa: PLW2901
         if isinstance(source, Folder) and resolved(out).is_relative_to(resolved(source.root)):
             raise UserError(
-                f"{option} {out} lies in the folder of images {source.root}, which would then hold "
-                f"the pictures that are written: give {option} elsewhere"
+                f"{out} lies in the folder of images {source.root}, which would then hold the "
+                f"pictures that are written: give another {option}"
             )

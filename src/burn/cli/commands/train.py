@@ -210,13 +210,15 @@ class _Steps:
         if out.exists() and not out.is_file():
             raise UserError(f"{self._out} is not a file: give another name")
         if work.exists() and not work.is_dir():
-            raise UserError(f"--work {self._work} is a file: give a folder")
+            raise UserError(f"{self._work}, the folder of the steps, is a file: give another by --work")
         if file.is_file() and not overwrite:
             self._require_same(file, plan)
             self._require_own(out, work)
             return
         if not file.is_file() and work.exists() and any(work.iterdir()):
-            raise UserError(f"--work {self._work} holds other files: give another folder")
+            raise UserError(
+                f"{self._work}, the folder of the steps, holds other files: give another by --work"
+            )
         if out.exists() and not overwrite:
             raise UserError(
                 f"{self._out} already exists: give --overwrite to replace it, or another name"
@@ -239,8 +241,8 @@ class _Steps:
             if name == "images" and isinstance(was, dict):
                 changed = f"the {next(n for n in value if was.get(n) != value[n])} images changed"
             raise UserError(
-                f"--work {self._work} holds steps of another call: {changed}; give another --work, "
-                "or --overwrite"
+                f"{self._work} holds steps of another call: {changed}; give another folder by "
+                "--work, or --overwrite"
             )
 
     def _require_own(self, out: Path, work: Path) -> None:
@@ -254,8 +256,8 @@ class _Steps:
             return  # all but packing is done, so the file may be an earlier burn's, and is compared
         if out.exists() and sha256_of(out) not in own:
             raise UserError(
-                f"{self._out} was not made by the steps in --work {self._work}: move it away, or "
-                "give another name and --work"
+                f"{self._out} was not made by the steps in {self._work}: move it away, or give "
+                "another name and --work"
             )
 
     def _remember(self, out: Path, work: Path, plan: dict[str, Any], *, overwrite: bool) -> None:
