@@ -43,11 +43,12 @@ MEASURED["int16"] = MEASURED["int32"]  # RISC-V with Zbb, such as a Pico 2, comp
 
 def networks() -> dict[str, tuple[BackboneConfig, int]]:
     """Backbones by name, and the sides of their images in pixels."""
-    demo, small = (find_recipe(name) for name in ("demo", "burn_small"))
+    demo, small, bnext = (find_recipe(name) for name in ("demo", "burn_small", "bnext_small"))
     return {
         "`demo`, half as wide": (replace(demo.backbone, width=0.125), demo.views.size),
         "`demo`": (demo.backbone, demo.views.size),
         "`burn_small`": (small.backbone, small.views.size),
+        "`bnext_small`": (bnext.backbone, bnext.views.size),
     }
 
 
@@ -59,7 +60,7 @@ def packed(folder: Path, config: BackboneConfig, size: int) -> Path:
         for parameter in backbone.parameters():
             if parameter.ndim == 1:  # -Os keeps one copy of equal constants: make them different
                 parameter.add_(0.1 * torch.randn(parameter.shape))
-            else:  # burn_small's are all positive at first
+            elif parameter.ndim == 4:  # burn_small's are all positive at first
                 parameter.copy_(torch.randn(parameter.shape))
     weights = {f"backbone.{name}": tensor for name, tensor in backbone.state_dict().items()}
     weights["classifier.weight"] = torch.randn(10, backbone.num_features)
@@ -109,7 +110,10 @@ def measured(source: Path, size: int, board: str) -> tuple[int, float]:
 
 def lines(name: str, file: Path, size: int, folder: Path) -> None:
     """Print the lines of a network."""
+    gated = any(layer.parts for layer in geometry_of(read_program(file), size))
     for epilogue, boards in MEASURED.items():
+        if gated and epilogue != "float":
+            continue
         done = export_c(file, folder / epilogue, name="student", epilogue=epilogue)
         found = [measured(done.source, size, board) for board in boards]
         cells = [f"{found[0][0]:,}", f"{done.arena:,}", f"{done.ram:,}", f"{done.ram_by_rows:,}"]

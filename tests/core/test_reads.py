@@ -42,7 +42,7 @@ ALLOWED = {
     ("data/feature_cache.py", "os.open"): WRITTEN,
     ("data/formats/parquet.py", "pq.ParquetFile"): FIRST,
     ("data/formats/voc.py", "Image.open"): STREAM,
-    ("deploy/c/source.py", "(files('burn.deploy.c') / resource).read_text"): PACKAGE,
+    ("deploy/c/text.py", "(files('burn.deploy.c') / resource).read_text"): PACKAGE,
     ("deploy/environment.py", "np.load"): "a program of burn's own wrote it a moment ago",
     ("deploy/on_device.py", "np.load"): "this program needs numpy and burn-engine alone",
     ("embedding/files.py", "pq.ParquetFile"): STREAM,

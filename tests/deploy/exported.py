@@ -42,7 +42,8 @@ def call(*command: object, **settings: Any) -> str:
 
 
 # (kernel, channels, stride) of the first layer; (kernel, channels, stride, shortcut) of the binary
-# ones; outputs of the linear ones, and whether the last one is a classifier; side of the images.
+# ones, or (kernel, channels, stride, groups, product) where they have a gate; outputs of the linear
+# ones, and whether the last one is a classifier; side of the images.
 SHAPES: dict[str, tuple[Any, ...]] = {
     "smallest": ((1, 1, 1), [(1, 1, 1, False)], [], False, 8),
     "all kinds of layers": (
@@ -58,6 +59,16 @@ SHAPES: dict[str, tuple[Any, ...]] = {
         (3, 4, 1), [(1, 9, 2, False), (3, 5, 1, False), (3, 40, 2, False), (1, 3, 1, False)],
         [6], False, 30,
     ),
+}  # fmt: skip
+
+
+GATED: dict[str, tuple[Any, ...]] = {
+    "between others": (
+        (5, 6, 2),
+        [(3, 6, 1, 1, True), (1, 12, 1, 2, False), (3, 12, 2, True), (3, 36, 2, 1, True)],
+        [7, 4], True, 23,
+    ),
+    "first and last": ((1, 4, 1), [(1, 12, 2, 3, True), (3, 24, 1, 2, False)], [], False, 9),
 }  # fmt: skip
 
 
@@ -80,8 +91,15 @@ def random_file(
         "stem.padding": floats(3),
     }
     layers: list[dict[str, Any]] = [{"kind": "convolution", "name": "stem", "stride": stride}]
-    for index, (kernel, out, stride, shortcut) in enumerate(binary):
+    for index, (kernel, out, stride, *gate) in enumerate(binary):
         name = f"b{index}"
+        if len(gate) == 2:
+            layer, own = _gated(random, kernel, channels, out, *gate)
+            tensors |= {f"{name}.{key}": value for key, value in own.items()}
+            layers.append({**layer, "name": name, "stride": stride})
+            channels = out
+            continue
+        (shortcut,) = gate
         bits = random.integers(0, 2, (out, kernel, kernel, channels), dtype=np.uint8)
         tensors |= {
             f"{name}.weight": np.packbits(bits, axis=-1, bitorder="little"),
@@ -110,7 +128,7 @@ def random_file(
     for layer, before in zip(layers, names, strict=False):
         layer["input"] = before
     program: dict[str, Any] = {
-        "format": 1,
+        "format": 2 if any(layer["kind"] == "gated_convolution" for layer in layers) else 1,
         "layers": layers,
         "features": names[-2 if classifier else -1],
         "image": {"resize": side, "size": side},
@@ -121,11 +139,47 @@ def random_file(
     return path
 
 
+def _gated(
+    random: np.random.Generator, kernel: int, channels: int, out: int, groups: int, product: bool
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """A layer with a gate, and its tensors; the gate's factors are between 0.1 and 0.9."""
+
+    def floats(*size: int, scale: float = 1.0) -> Array:
+        return (scale * random.standard_normal(size)).astype(np.float32)
+
+    def integers(*size: int) -> Array:
+        return random.integers(-(2**15) + 1, 2**15, size, dtype=np.int16)
+
+    hidden = out // 2 + 1
+    bits = random.integers(0, 2, (out, kernel, kernel, channels), dtype=np.uint8)
+    tensors = {
+        "weight": np.packbits(bits, axis=-1, bitorder="little"),
+        "threshold": floats(groups * channels, scale=0.5),
+        "multiplier": floats(out, scale=1 / (kernel * channels**0.5)),
+        **{key: floats(out) for key in ("inner_slope", "scale", "slope")},
+        **{key: floats(out, scale=0.5) for key in ("bias", "shift")},
+        "mix": random.random(out, np.float32),
+        "gate.down.weight": integers(hidden, out),
+        "gate.down.scale": floats(hidden, scale=2**-15 * out**-0.5),
+        "gate.down.bias": floats(hidden),
+        "gate.up.weight": integers(out, hidden),
+        "gate.up.scale": floats(out, scale=2**-15 * hidden**-0.5),
+        "gate.up.bias": floats(out),
+        "shortcut_slope": floats(channels),
+    }
+    described = {
+        "kind": "gated_convolution", "repeat": groups, "groups": groups, "experts": 1,
+        "gate": "mixed", "product": product, "shortcut": True, "side": 0,
+    }  # fmt: skip
+    return described, tensors
+
+
 # Few layers: in many, a random network loses the image.
 _DIGITS = (
     (3, 16, 1),
     [(3, 16, 2, True), (1, 32, 1, True), (3, 32, 2, True), (1, 128, 1, True), (3, 128, 2, True)],
 )
+_GATED_DIGITS = ((3, 16, 2), [(3, 16, 1, 1, False), (1, 32, 1, 2, False), (3, 64, 2, 1, True)])
 
 
 def digits(split: Split, count: int) -> tuple[Array, Array]:
@@ -136,10 +190,11 @@ def digits(split: Split, count: int) -> tuple[Array, Array]:
     return np.ascontiguousarray(images), np.array([int(source.labels[i]) for i in range(count)])
 
 
-def digits_file(folder: Path) -> Path:
+def digits_file(folder: Path, *, gates: bool = False) -> Path:
     """Write a random network whose last layer is a classifier of digits, by least squares."""
+    layers = _GATED_DIGITS if gates else _DIGITS
     images, labels = digits("train", 1000)
-    seen = random_file(folder / "features.bnn", (*_DIGITS, [], False, 32))
+    seen = random_file(folder / "features.bnn", (*layers, [], False, 32))
     features = np.asarray(burn_engine.load(seen)(images), np.float64)
     mean = features.mean(axis=0)
     gram = (features - mean).T @ (features - mean)
@@ -147,7 +202,7 @@ def digits_file(folder: Path) -> Path:
     ridge = np.trace(gram) / 1e4 * np.eye(len(gram))
     weight = np.linalg.solve(gram + ridge, (features - mean).T @ targets).T
     last = (np.ascontiguousarray(weight, np.float32), (-weight @ mean).astype(np.float32))
-    return random_file(folder / "digits.bnn", (*_DIGITS, [10], True, 32), last=last)
+    return random_file(folder / "digits.bnn", (*layers, [10], True, 32), last=last)
 
 
 def noise(side: int, count: int = 2) -> Array:

@@ -13,12 +13,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from exported import (
+    GATED,
     SANITIZERS,
     SHAPES,
     STRICT,
@@ -48,7 +50,7 @@ from burn.deploy.c.source import geometry_of
 from burn.deploy.layout import Array
 from burn.deploy.pack import pack
 from burn_engine import reference
-from burn_engine.format import BinaryConvolution, Convolution, read_program
+from burn_engine.format import BinaryConvolution, Convolution, GatedConvolution, read_program
 from networks import randomize, tiny_reactnet
 
 EPILOGUES = ("float", "int32", "int16")
@@ -123,6 +125,52 @@ def check_integers(network: Host, packed: Path, images: Array) -> None:
     best, scores = network.run(images)
     assert np.array_equal(scores, twin[-1])
     assert np.array_equal(best, scores.argmax(axis=1))
+
+
+def gated_sizes(layer: Any, x: Array) -> Array:
+    """What `sizes` is, of a layer in the packed file, with a gate or not."""
+    if not isinstance(layer, GatedConvolution):
+        formula = layer
+        if isinstance(layer, BinaryConvolution):
+            count = x.shape[-1]
+            formula = replace(layer, weight=np.unpackbits(layer.weight, axis=-1, count=count))
+        return sizes(formula, x)
+    terms = np.prod(layer.weight.shape[1:3]) * x.shape[-1] * abs(layer.multiplier)
+    inner = np.maximum(1, abs(layer.inner_slope)) * (terms + abs(layer.bias))
+    assert layer.shortcut_slope is not None
+    slope = np.maximum(1, abs(layer.shortcut_slope))
+    shortcut = abs(x).max() * np.tile(slope, layer.channels // x.shape[-1])
+    outer = abs(layer.scale) * inner * (shortcut if layer.product else 1)
+    return np.maximum(1, abs(layer.slope)) * (outer + abs(layer.shift) + shortcut)
+
+
+@pytest.mark.parametrize("shape", GATED)
+def test_every_layer_of_networks_with_gates(shape: str, tmp_path: Path):
+    packed = random_file(tmp_path / "n.bnn", GATED[shape])
+    network, images = host(packed, tmp_path, "float"), noise(GATED[shape][-1])
+    program = read_program(packed)
+    geometry = geometry_of(program, images.shape[1])
+    x: Array = images
+    for layer, flat, size in zip(
+        program.layers, network.maps(images, len(geometry)), geometry, strict=False
+    ):
+        found = flat.reshape(len(images), -1, size.out_size, size.out_channels)
+        expected = reference.run_layer(layer, x)[:, : found.shape[1]]
+        # Sums of at most 529 pixels in float32, which a gate's two matrices and the sigmoid follow.
+        assert (abs(found - expected) <= 600 * 2**-24 * gated_sizes(layer, x)).all(), layer.name
+        x = found
+    best, scores = network.run(images)
+    for layer in program.layers[len(geometry) :]:
+        x = reference.run_layer(layer, x)
+    np.testing.assert_allclose(scores, x, rtol=0, atol=1e-5 * abs(x).max())
+    assert np.array_equal(best, scores.argmax(axis=1) if len(program.classes) else best)
+
+
+def test_gates_are_computed_in_floats_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    packed = random_file(tmp_path / "n.bnn", GATED["between others"])
+    said = refused(capsys, packed, tmp_path / "out", "--epilogue", "int32")
+    assert "layer 'b0' has a gate, which --epilogue int32 has not: give --epilogue float" in said
+    assert not (tmp_path / "out").exists()
 
 
 QUICK = {
@@ -585,7 +633,7 @@ def test_constants_that_become_infinite_are_refused(
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("make.gated()", "layer 'b.1' is a gated_convolution, which cannot be exported to C"),
+        ("make.experts()", "layer 'stem' is a branched_convolution that cannot be exported to C"),
         ("make.several(gated=False)", "layer 'mean' averages several maps, which cannot be"),
     ],
 )
@@ -601,3 +649,9 @@ def test_a_network_that_c_cannot_run_is_refused(
     said = refused(capsys, tmp_path / "m.bnn", tmp_path / "out", "--image-size", 32)
     assert why in said
     assert not (tmp_path / "out").exists()
+    gated = [
+        each
+        for each in read_program(tmp_path / "m.bnn").layers
+        if isinstance(each, GatedConvolution)
+    ]
+    assert not any(map(export._is_bnext, gated))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exported import SHAPES, STRICT, call, digits, digits_file, need, random_file
+from exported import GATED, SHAPES, STRICT, call, digits, digits_file, need, random_file
 
 import burn_engine
 from burn.deploy.c.export import CODE_BYTES, STACK_BYTES, export_c
@@ -113,6 +113,20 @@ def test_the_class_is_the_desktop_engines(board: str, epilogue: str, least: int,
 
 
 @pytest.mark.parametrize(
+    "board",
+    [pytest.param("Cortex-M4", marks=pytest.mark.long), "RISC-V"],  # with and without floats
+)
+def test_gates_are_the_desktop_engines(board: str, tmp_path: Path):
+    packed = digits_file(tmp_path, gates=True)
+    images, _ = digits("test", 20)
+    export_c(packed, tmp_path / "code", name="student")
+    classes, _ = run(tmp_path / "code", board, images)
+    expected = np.asarray(burn_engine.load(packed)(images)).argmax(axis=1)
+    assert len(set(expected)) > 5
+    assert (classes == expected).all()
+
+
+@pytest.mark.parametrize(
     ("board", "epilogue", "optimise"),
     [
         pytest.param(*case, optimise, marks=() if (*case, optimise) in QUICK else pytest.mark.long)
@@ -126,8 +140,9 @@ def test_the_class_is_the_desktop_engines(board: str, epilogue: str, least: int,
 def test_flash_and_stack_are_what_the_export_says(
     board: str, epilogue: str, optimise: str, tmp_path: Path
 ):
-    for name in ("all kinds of layers", "whole words", "smallest"):
-        packed = random_file(tmp_path / "n.bnn", SHAPES[name])
+    shapes = {name: SHAPES[name] for name in ("all kinds of layers", "whole words", "smallest")}
+    for name, shape in (shapes | (GATED if epilogue == "float" else {})).items():
+        packed = random_file(tmp_path / "n.bnn", shape)
         done = export_c(packed, tmp_path / name, epilogue=epilogue)
         built = compiled(done.source, board, optimise)
         tool = BOARDS[board].tools

@@ -210,7 +210,9 @@ class _Steps:
         if out.exists() and not out.is_file():
             raise UserError(f"{self._out} is not a file: give another name")
         if work.exists() and not work.is_dir():
-            raise UserError(f"{self._work}, the folder of the steps, is a file: give another by --work")
+            raise UserError(
+                f"{self._work}, the folder of the steps, is a file: give another by --work"
+            )
         if file.is_file() and not overwrite:
             self._require_same(file, plan)
             self._require_own(out, work)

@@ -26,6 +26,9 @@ class Geometry:
         stride: 1 or 2.
         shortcut: Whether the input is added to the output.
         is_binary: False for the convolution of the image.
+        parts: Number of binary convolutions of the input whose outputs a gate scales; 0 without a
+            gate.
+        hidden: Number of the gate's values between its two matrices.
     """
 
     in_size: int
@@ -36,6 +39,13 @@ class Geometry:
     stride: int
     shortcut: bool
     is_binary: bool
+    parts: int = 0
+    hidden: int = 0
+
+    @property
+    def counted(self) -> int:
+        """Number of outputs that are counted together."""
+        return self.out_channels // max(1, self.parts)
 
     @property
     def sign_words(self) -> int:
@@ -90,6 +100,7 @@ class Arena:
         planes_at: Place of a pixel's counts, in binary digits of 32 outputs each.
         planes: Number of these digits.
         counts_at: Place of a pixel's counts as numbers.
+        gates_at: Place of a gate's factors, and of what is between its matrices.
         sums_at: Place of the sums of the last map's channels.
         vectors_at: Place of each linear layer's output; the last one's is not in the arena.
     """
@@ -107,6 +118,7 @@ class Arena:
     planes_at: int
     planes: int
     counts_at: int
+    gates_at: int
     sums_at: int
     vectors_at: tuple[int, ...]
 
@@ -116,7 +128,8 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
 
     A phase is a sequence of layers that run together, row by row, and keep only the rows between
     them that are still needed. The maps between two phases are kept whole: the input of a phase at
-    one end of the arena and its output at the other.
+    one end of the arena and its output at the other. A layer with a gate is a phase of its own,
+    since what it computes depends on whole maps.
 
     Args:
         layers: The convolution of the image and the binary layers.
@@ -125,7 +138,7 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
     """
     binary = [layer for layer in layers if layer.is_binary]
     inputs = max(layer.inputs for layer in binary)
-    blocks = max(-(-layer.out_channels // 32) for layer in binary)
+    blocks = max(-(-layer.counted // 32) for layer in binary)
     # Of the first layer, three numbers for each tap of its kernel and a byte are there.
     taps = layers[0].kernel ** 2
     list_length = _up_to(8, min(_LONGEST_LIST, max(inputs // 3, 80)))
@@ -133,12 +146,14 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
     rows_at = 0
     list_at = _up_to(4, 2 * len(layers))
     # Of an output pixel at the edge of the map, all outputs' offsets.
-    offsets = max(2 * layer.out_channels for layer in binary)
+    offsets = max(2 * layer.counted for layer in binary)
     eights_at = list_at + _up_to(4, max(2 * list_length, 13 * taps, offsets))
     more_at = eights_at + 4 * _up_to(8, list_length // 8)
     planes_at = more_at + 4 * planes
     counts_at = planes_at + 4 * planes * blocks
-    base = counts_at + 64 * blocks
+    gates_at = counts_at + 64 * blocks
+    gates = [4 * (layer.out_channels + layer.hidden) for layer in layers if layer.parts]
+    base = gates_at + max(gates, default=0)
 
     # The last linear layer writes to the caller's memory; without one the sums are there.
     sums = 4 * layers[-1].out_channels if outputs else 0
@@ -162,8 +177,9 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
             at += 0 if input_is_high else size
         if last == len(layers) - 1:
             at += sums
-            values_at[last], values_rows[last] = at, 1
-            at += sizes.row(last)
+            values_at[last] = at
+            values_rows[last] = layers[last].out_size if layers[last].parts else 1
+            at += sizes.last(last)
         elif input_is_high:  # its output is at the low end
             at += sizes.whole(last)
         for index in range(first, last + 1):
@@ -187,6 +203,7 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
         planes_at=planes_at,
         planes=planes,
         counts_at=counts_at,
+        gates_at=gates_at,
         sums_at=base,
         vectors_at=tuple(vectors_at[1:]) + ((0,) if outputs else ()),
     )
@@ -207,9 +224,9 @@ class _Sizes:
         layer = self.layers[index]
         return _up_to(4, rows * layer.out_size * layer.out_channels * self._value_bytes)
 
-    def row(self, index: int) -> int:
-        """Return the size of one row of a layer's output."""
-        return self._rows(index, 1)
+    def last(self, index: int) -> int:
+        """Return the size of the rows that are kept of the last layer's output."""
+        return self.whole(index) if self.layers[index].parts else self._rows(index, 1)
 
     def whole(self, index: int) -> int:
         """Return the size of a layer's output."""
@@ -222,7 +239,7 @@ class _Sizes:
     def signs(self, index: int) -> int:
         """Return the size of the signs that are kept of a layer's input."""
         layer = self.layers[index]
-        return 4 * layer.signs_rows * layer.in_size * layer.sign_words
+        return 4 * max(1, layer.parts) * layer.signs_rows * layer.in_size * layer.sign_words
 
     def of_phase(self, first: int, last: int) -> int:
         """Return the size of all that the layers from `first` to `last` need as one phase."""
@@ -230,7 +247,7 @@ class _Sizes:
         size += self._signs_before[last + 1] - self._signs_before[first]
         size += self._rings_before[last + 1] - self._rings_before[first + 1]
         if last == len(self.layers) - 1:
-            return size + self.row(last) + self._sums
+            return size + self.last(last) + self._sums
         return size + self.whole(last)
 
 
@@ -241,6 +258,8 @@ def _best_phases(sizes: _Sizes) -> list[tuple[int, int]]:
     for last in range(count):
         options: list[tuple[int, int, int]] = []
         for first in range(last + 1):
+            if first < last and any(layer.parts for layer in sizes.layers[first : last + 1]):
+                continue
             peak, phases = best[first - 1][:2] if first else (0, 0)
             options.append((max(peak, sizes.of_phase(first, last)), phases + 1, first))
         best.append(min(options))

@@ -21,7 +21,9 @@ from burn_engine.errors import in_file
 from burn_engine.format import (
     BinaryConvolution,
     Convolution,
+    GatedConvolution,
     GlobalMean,
+    Layer,
     Linear,
     Program,
     parse_program,
@@ -31,6 +33,7 @@ from burn_engine.format import (
 EPILOGUES = ("float", "int32", "int16")
 CODE_BYTES = 6144  # most that the code takes; tests/deploy/test_microcontroller.py measures it
 STACK_BYTES = 512  # likewise
+GATES_CODE_BYTES = 2048  # most that the code adds where layers have gates; likewise
 LEARNING_CODE_BYTES = 1536  # most that the code adds that learns classes; likewise
 LEARNING_STACK_BYTES = 256  # likewise, on the stack
 MOST_CLASSES_ON_DEVICE = 1000
@@ -143,13 +146,14 @@ def export_c(
         raise UserError(f"{out}: there is no folder {out.parent}: make it first")
     if out.exists():
         require_free(header, source)
-    program, digest = _read(packed)
+    program, digest = _read(packed, epilogue)
     size = _image_size(program, image_size, packed)
     left_out = len(program.classes) if classes_on_device else 0
     if left_out:
         program = replace(program, layers=program.layers[:-1], classes=())
     made = CSource(program, size, name, epilogue, str(packed), digest, classes_on_device or 0)
     code = CODE_BYTES + (LEARNING_CODE_BYTES if classes_on_device else 0)
+    code += GATES_CODE_BYTES if made.has_gates else 0
     stack = STACK_BYTES + (LEARNING_STACK_BYTES if classes_on_device else 0)
     summary = ExportedC(
         header=header,
@@ -179,7 +183,7 @@ def _name_for(packed: Path) -> str:
     return name[:40] if is_name(name[:40]) else f"network_{name}"[:40].strip("_")
 
 
-def _read(packed: Path) -> tuple[Program, str]:
+def _read(packed: Path, epilogue: str) -> tuple[Program, str]:
     """Return the program of a packed file, and the file's SHA-256."""
     try:
         with in_file(packed):
@@ -190,10 +194,16 @@ def _read(packed: Path) -> tuple[Program, str]:
     except OSError as error:
         raise UserError(f"{packed}: {error.strerror or error}") from error
     for layer in program.layers:
-        if not isinstance(layer, Convolution | BinaryConvolution | GlobalMean | Linear):
+        known = isinstance(layer, Convolution | BinaryConvolution | GlobalMean | Linear)
+        if not (known or _is_bnext(layer)):
             raise UserError(
-                f"{packed}: layer {layer.name!r} is a {layer.kind}, which cannot be exported to C: "
-                "give a network of the reactnet family"
+                f"{packed}: layer {layer.name!r} is a {layer.kind} that cannot be exported to C: "
+                "give a network of the ReActNet or BNext family"
+            )
+        if not known and epilogue != "float":
+            raise UserError(
+                f"{packed}: layer {layer.name!r} has a gate, which --epilogue {epilogue} has not: "
+                "give --epilogue float"
             )
         if isinstance(layer, GlobalMean) and layer.also:
             raise UserError(
@@ -201,6 +211,18 @@ def _read(packed: Path) -> tuple[Program, str]:
                 "to C: give a network of one (burn-engine learn --layers last)"
             )
     return program, hashlib.sha256(data).hexdigest()
+
+
+def _is_bnext(layer: Layer) -> bool:
+    """Return whether a layer is one with a gate, as BNext has them."""
+    return (
+        isinstance(layer, GatedConvolution)
+        and layer.gate_of == "mixed"
+        and layer.shortcut
+        and not layer.side
+        and layer.experts == 1
+        and layer.groups == layer.repeat
+    )
 
 
 def _image_size(program: Program, given: int | None, packed: Path) -> int:

@@ -390,9 +390,6 @@ static const int16_t *find_offsets(const struct layer *layer, uint8_t *arena,
 BURN_APART void finish_pixel(const struct layer *layer, const uint8_t *arena,
                              const struct window *row, const struct window *column, int32_t sum,
                              const int16_t *offset, value_t *output) {
-    const struct layer *before = layer - 1;
-    const value_t *map = (const value_t *)(const void *)(arena + before->values_at);
-    const uint32_t channels = layer->in_channels, size = layer->in_size;
     struct terms terms = {0};
     terms.sum = sum;
     terms.offset = offset;
@@ -405,6 +402,9 @@ BURN_APART void finish_pixel(const struct layer *layer, const uint8_t *arena,
         finish_outputs(&terms, NO_SHORTCUT, layer->out_channels, output);
         return;
     }
+    const struct layer *before = layer - 1;
+    const value_t *map = (const value_t *)(const void *)(arena + before->values_at);
+    const uint32_t channels = layer->in_channels, size = layer->in_size;
     const uint32_t upper = row->at % before->values_rows * size;
     terms.a = map + (upper + column->at) * channels;
     if (layer->stride == 2) {
@@ -423,9 +423,10 @@ BURN_APART void finish_pixel(const struct layer *layer, const uint8_t *arena,
     }
 }
 
-/* Computes one row of a binary layer's output. */
+/* Computes one row of a binary layer's output, where a pixel has `channels` channels: the layer's
+ * or, of a layer with a gate, also those of its other convolutions. */
 BURN_APART void run_binary_row(const struct layer *layer, uint8_t *arena, uint32_t row,
-                               value_t *output) {
+                               uint32_t channels, value_t *output) {
     const struct window rows = find_window(layer, row);
     for (uint32_t column = 0; column < layer->out_size; ++column) {
         const struct window columns = find_window(layer, column);
@@ -443,7 +444,7 @@ BURN_APART void run_binary_row(const struct layer *layer, uint8_t *arena, uint32
         finish_pixel(layer, arena, &rows, &columns,
                      (int32_t)(pixels * (layer->in_channels % 2u)) - 2 * (int32_t)ones,
                      find_offsets(layer, arena, &rows, &columns), output);
-        output += layer->out_channels;
+        output += channels;
     }
 }
 
@@ -541,8 +542,8 @@ BURN_APART void run_image_row(const struct layer *layer, struct image *image, ui
 }
 
 /* Finds the signs of a row of a layer's input. */
-BURN_APART void find_signs(const struct layer *layer, uint8_t *arena, uint32_t row) {
-    const struct layer *before = layer - 1;
+BURN_APART void find_signs(const struct layer *layer, const struct layer *before, uint8_t *arena,
+                           uint32_t row) {
     const uint32_t channels = layer->in_channels, words = (channels + 31) / 32;
     const value_t *value = (const value_t *)(const void *)(arena + before->values_at) +
                            row % before->values_rows * layer->in_size * channels;
@@ -611,7 +612,7 @@ static void run_phase(const struct phase *phase, struct image *image, uint8_t *a
         }
         const struct layer *layer = &layers[i];
         if (i == first && i > 0 && !is_ready(layer, whole, left[i])) {
-            find_signs(layer, arena, whole++);
+            find_signs(layer, layer - 1, arena, whole++);
             continue;
         }
         const uint32_t row = layer->out_size - (uint32_t)left[i]--;
@@ -620,11 +621,11 @@ static void run_phase(const struct phase *phase, struct image *image, uint8_t *a
         if (i == 0) {
             run_image_row(layer, image, arena, row, output);
         } else {
-            run_binary_row(layer, arena, row, output);
+            run_binary_row(layer, arena, row, layer->out_channels, output);
         }
         BURN_TRACE(i, row, output, (uint32_t)layer->out_size * layer->out_channels);
         if (i < last) {
-            find_signs(layer + 1, arena, row);
+            find_signs(layer + 1, layer, arena, row);
         } else if (i == BURN_NUM_LAYERS - 1) {
             add_row(layer, output, row == 0, sums);
         }
@@ -668,6 +669,8 @@ static void run_linear(const struct linear *layer, const sum_t *input, sum_t *ou
 
 #endif
 
+/* @gated */
+
 int network_run_rows(network_row next, void *camera, void *arena, network_score *scores) {
     uint8_t *const memory = arena;
     struct image image; /* its rows are read before they are used */
@@ -680,7 +683,18 @@ int network_run_rows(network_row next, void *camera, void *arena, network_score 
 #else
     sum_t *const sums = scores;
 #endif
+#if BURN_NUM_GATES
+    const struct gate *gate = gates;
+    for (uint32_t i = 0; i < BURN_NUM_PHASES; ++i) {
+        if (gate < gates + BURN_NUM_GATES && gate->layer == phases[i].first) {
+            run_gated(gate++, memory, sums);
+        } else {
+            run_phase(&phases[i], &image, memory, sums);
+        }
+    }
+#else
     for (uint32_t i = 0; i < BURN_NUM_PHASES; ++i) run_phase(&phases[i], &image, memory, sums);
+#endif
     find_means(sums);
 #if BURN_NUM_LINEAR
     for (uint32_t i = 0; i < BURN_NUM_LINEAR; ++i) {

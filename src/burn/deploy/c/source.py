@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from importlib.metadata import version
-from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +12,27 @@ from burn.core.errors import UserError
 from burn.deploy.c.arena import TAPS, Geometry, plan_arena
 from burn.deploy.c.fixed_point import IntegerNetwork, to_integers
 from burn.deploy.c.names import renamed, require_no_clash
+from burn.deploy.c.text import filled, initializer, numbers, signed, string, table, with_part
 from burn.deploy.shared import sample_images
 from burn_engine import reference
-from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linear, Program
+from burn_engine.format import (
+    BinaryConvolution,
+    Convolution,
+    GatedConvolution,
+    GlobalMean,
+    Layer,
+    Linear,
+    Program,
+)
 
 _LAYER_BYTES = 52  # of a `struct layer` where pointers have 32 bits
+_GATE_BYTES = 36  # of a `struct gate`
 _LINEAR_BYTES = 28  # of a `struct linear`
 _MOST_INPUTS = 2**14 - 1  # offsets of their words, and of one more, are 16 bits
 _COUNTED_SIZE = 96  # most of the side in pixels of images on which signs are counted
 _ORDER = np.arange(32).reshape(8, 4)[:, [0, 2, 1, 3]].T.ravel()  # see `_rows`
 _PHASE_BYTES = 4  # of a `struct phase`
-_PLACES = ("rows", "list", "eights", "more", "planes", "counts", "sums")  # of an `Arena`
+_PLACES = ("rows", "list", "eights", "more", "planes", "counts", "gates", "sums")  # of an `Arena`
 _SIZES = ("in_size", "out_size", "in_channels", "out_channels", "kernel", "stride", "shortcut")
 
 
@@ -39,18 +46,49 @@ def geometry_of(program: Program, image_size: int) -> list[Geometry]:
     found: list[Geometry] = []
     size, channels = image_size, 3
     for layer in program.layers:
-        if isinstance(layer, Convolution | BinaryConvolution):
+        if isinstance(layer, Convolution | BinaryConvolution | GatedConvolution):
             after = -(-size // layer.stride)
-            is_binary = isinstance(layer, BinaryConvolution)
+            is_binary = not isinstance(layer, Convolution)
             shortcut = isinstance(layer, BinaryConvolution) and layer.shortcut
             kernel = layer.weight.shape[1]
+            parts = hidden = 0
+            if isinstance(layer, GatedConvolution):
+                assert layer.gate is not None
+                parts, hidden = layer.groups, len(layer.gate.down.weight)
             found.append(
                 Geometry(
-                    size, after, channels, layer.channels, kernel, layer.stride, shortcut, is_binary
+                    size, after, channels, layer.channels, kernel, layer.stride, shortcut,
+                    is_binary, parts, hidden,
                 )
-            )
+            )  # fmt: skip
             size, channels = after, layer.channels
     return found
+
+
+class _Part(NamedTuple):
+    """A binary convolution, or one of those of a layer with a gate, which compute some outputs.
+
+    Attributes:
+        bits: The weights as `network.c` has them, (out, k, k, in): 1 for -1, or for +1 where the
+            input is flipped.
+        threshold: (in,).
+        flipped: Inputs whose signs are 1 for +1, (in,).
+        multiplier: (out,).
+        bias: (out,).
+        slope: (out,).
+    """
+
+    bits: NDArray[np.bool]
+    threshold: NDArray[np.generic]
+    flipped: NDArray[np.bool]
+    multiplier: NDArray[np.generic]
+    bias: NDArray[np.generic]
+    slope: NDArray[np.generic]
+
+    @property
+    def ones(self) -> NDArray[np.int64]:
+        """How many weights of each tap are ones, minus half of the weights: (k, k, out)."""
+        return self.bits.sum(axis=3).transpose(1, 2, 0) - self.bits.shape[3] // 2
 
 
 class CSource:
@@ -64,6 +102,7 @@ class CSource:
         scores: Size in bytes of the scores.
         classes: Size in bytes of the classes that are learned on the device, 0 without.
         integers: The constants in integers; None with floats.
+        has_gates: Whether a layer has a gate.
 
     Args:
         program: The packed file.
@@ -116,15 +155,23 @@ class CSource:
         if epilogue != "float":
             bits = 8 * self._value_bytes
             self.integers = to_integers(program, self._geometry, bits, origin)
-        self._flipped = _rarer_signs(program, image_size)
-        binary = [one for one in program.layers if isinstance(one, BinaryConvolution)]
-        self._bits = [_weight_bits(*both) for both in zip(binary, self._flipped, strict=True)]
-        self._ones = [_ones(bits) for bits in self._bits]
-        self._tap_bytes = 1 if max(abs(ones).max() for ones in self._ones) < 128 else 2
+        binary = program.layers[1 : len(self._geometry)]
+        flipped = _rarer_signs(program, image_size)
+        self._parts = [_parts(*both) for both in zip(binary, flipped, strict=True)]
+        if self.integers:
+            self._parts = [
+                [parts[0]._replace(threshold=one.threshold, multiplier=one.multiplier,
+                                   bias=one.bias, slope=one.slope)]
+                for parts, one in zip(self._parts, self.integers.layers, strict=True)
+            ]  # fmt: skip
+        largest = max(abs(part.ones).max() for parts in self._parts for part in parts)
+        self._tap_bytes = 1 if largest < 128 else 2
         self._arrays: list[str] = []
         self.constants = sum(len(name.encode()) + 1 + 4 for name in program.classes)
         self._constants = self._make_constants()
+        self._gates = self._make_gates()
         self.arena = self._arena.bytes
+        self.has_gates = any(one.parts for one in self._geometry)
         self.image, self.scores = 3 * image_size**2, 4 * program.layers[-1].channels
         self.image_rows = 3 * image_size * self._geometry[0].kernel
         counts = -(-2 * classes_on_device // 4) * 4
@@ -141,17 +188,20 @@ class CSource:
             f"/* Written by `burn export --format c --epilogue {self._epilogue}{learns}`, burn "
             f"{version('burn-ssl')}, from a packed file\n * with SHA-256 {self._digest}. */\n"
         )
-        header = _filled("network.h", {"sizes": self._sizes()})
-        source = _filled("network.c", {"types": self._types(), "constants": self._constants})
+        header = filled("network.h", {"sizes": self._sizes()})
+        source = filled(
+            "network.c",
+            {"types": self._types(), "constants": self._constants, "gated": self._gates},
+        )
         if self._classes_on_device:
             before, ending, after = header.rpartition("#ifdef __cplusplus")
-            header = f"{before}{_filled('learning.h', {})}\n{ending}{after}"
-            source += "\n" + _filled("learning.c", {})
+            header = f"{before}{filled('learning.h', {})}\n{ending}{after}"
+            source += "\n" + filled("learning.c", {})
         require_no_clash(self._name, header + source)
         header, source = (renamed(text, self._name) for text in (header, source))
         if self._program.classes:  # only now, as names of classes are no names in C
-            rows = [f"    {_string(one)}," for one in self._program.classes]
-            source = _with_part(source, "classes", "\n".join(rows))
+            rows = [f"    {string(one)}," for one in self._program.classes]
+            source = with_part(source, "classes", "\n".join(rows))
         return banner + header, banner + source
 
     def _sizes(self) -> str:
@@ -170,7 +220,7 @@ class CSource:
             lines.append(f"#define NETWORK_MAX_CLASSES {self._classes_on_device}")
             lines.append("#define NETWORK_SIMILARITY_ONE 1048576")
         if self.integers:
-            lines.append(f"#define NETWORK_SCORE_BITS {_signed(self.integers.score_bits)}")
+            lines.append(f"#define NETWORK_SCORE_BITS {signed(self.integers.score_bits)}")
         lines += ["", f"typedef {score} network_score;"]
         if classes:
             names = "network_class_names[NETWORK_NUM_CLASSES]"
@@ -200,6 +250,7 @@ class CSource:
             "NUM_PHASES": len(arena.phases),
             "NUM_MEANS": mean.channels,
             "NUM_LINEAR": len(self._linears),
+            "NUM_GATES": sum(one.parts > 0 for one in geometry),
             "LIST_LENGTH": arena.list_length,
             "PLANES": arena.planes,
             **{f"{key.upper()}_AT": getattr(arena, f"{key}_at") for key in _PLACES},
@@ -223,9 +274,9 @@ class CSource:
         linears = [self._linear(index) for index in range(len(self._linears))]
         phases = [f"{{{first}, {last}}}" for first, last in arena.phases]
         tables = [
-            _table("struct layer", "layers", layers),
-            _table("struct phase", "phases", phases),
-            *([_table("struct linear", "linears", linears)] if linears else []),
+            table("struct layer", "layers", layers),
+            table("struct phase", "phases", phases),
+            *([table("struct linear", "linears", linears)] if linears else []),
         ]
         self.constants += _LAYER_BYTES * len(layers)
         self.constants += _PHASE_BYTES * len(phases) + _LINEAR_BYTES * len(linears)
@@ -240,9 +291,9 @@ class CSource:
 
     def _array(self, kind: str, name: str, values: NDArray[np.generic]) -> str:
         """Add a constant array; return its name."""
-        texts = _numbers(values.ravel())
+        texts = numbers(values.ravel())
         widths = {
-            "uint32_t": 4, "int16_t": 2, "sum_t": 4, "value_t": self._value_bytes,
+            "uint32_t": 4, "int16_t": 2, "float": 4, "sum_t": 4, "value_t": self._value_bytes,
             "tap_t": self._tap_bytes,
         }  # fmt: skip
         width = widths.get(kind, 4 if self.integers is None else 2)  # else weight_t
@@ -275,25 +326,88 @@ class CSource:
         return self._described(0, fields)
 
     def _layer(self, index: int) -> str:
-        layer, name = self._program.layers[index], f"layer_{index}"
-        assert isinstance(layer, BinaryConvolution)
-        bits, ones = self._bits[index - 1], self._ones[index - 1]
-        self._array("uint32_t", f"{name}_weight", _rows(bits))
+        if self._geometry[index].parts:  # `struct gate` has the rest
+            return self._described(index, {})
+        fields = self._part(index, f"layer_{index}", self._parts[index - 1][0])
+        if self.integers:
+            one = self.integers.layers[index - 1]
+            for key in ("shortcut_shift", "positive_shift", "negative_shift"):
+                fields[key] = getattr(one, key)
+        return self._described(index, fields)
+
+    def _part(self, index: int, name: str, part: _Part) -> dict[str, object]:
+        """Add the constants of a binary convolution; return their names by the fields' names."""
+        ones = part.ones
+        self._array("uint32_t", f"{name}_weight", _rows(part.bits))
         self._array("int16_t", f"{name}_offset", -2 * ones.sum(axis=(0, 1)))
         pointers = ["weight", "offset", "threshold", "flipped", "constants"]
         if outer := TAPS[: self._geometry[index].outer_taps]:
             self._array("tap_t", f"{name}_taps", np.stack([ones[tap] for tap in outer]))
             pointers.append("taps")
-        one = self.integers.layers[index - 1] if self.integers else layer
-        self._array("value_t", f"{name}_threshold", one.threshold)
-        self._array("uint32_t", f"{name}_flipped", _packed(self._flipped[index - 1]))
-        constants = np.stack([one.multiplier, one.bias, one.slope], axis=1)
+        self._array("value_t", f"{name}_threshold", part.threshold)
+        self._array("uint32_t", f"{name}_flipped", _packed(part.flipped))
+        constants = np.stack([part.multiplier, part.bias, part.slope], axis=1)
         self._array("sum_t", f"{name}_constants", constants)
-        kinds = ("shortcut_shift", "positive_shift", "negative_shift") if self.integers else ()
-        shifts: dict[str, object] = {key: getattr(one, key) for key in kinds}
-        return self._described(index, {key: f"{name}_{key}" for key in pointers} | shifts)
+        return {key: f"{name}_{key}" for key in pointers}
 
-    def _described(self, index: int, fields: dict[str, object]) -> str:
+    def _make_gates(self) -> str:
+        """Return the code of layers with gates, and their tables; "" without any."""
+        gated = [index for index, one in enumerate(self._geometry) if one.parts]
+        if not gated:
+            return ""
+        arrays = self._arrays
+        self._arrays = []
+        rows = [self._gate(index) for index in gated]
+        tables = [*self._arrays, table("struct gate", "gates", rows)]
+        self._arrays = arrays
+        self.constants += _GATE_BYTES * len(rows)
+        return filled("gates.c", {"gates": "\n\n".join(tables)})
+
+    def _gate(self, index: int) -> str:
+        """Add the constants of a layer with a gate; return what describes it."""
+        layer, geometry, name = self._program.layers[index], self._geometry[index], f"gate_{index}"
+        assert isinstance(layer, GatedConvolution)
+        assert layer.gate is not None
+        assert layer.mix is not None
+        assert layer.shortcut_slope is not None
+        parts: list[str] = []
+        signs = 4 * geometry.signs_rows * geometry.in_size * geometry.sign_words
+        for number, part in enumerate(self._parts[index - 1]):
+            own: dict[str, object] = {
+                "signs_at": self._arena.signs_at[index] + number * signs,
+                "out_channels": geometry.counted,
+            }
+            fields = self._part(index, f"{name}_part_{number}", part)
+            parts.append(self._described(index, fields, own))
+        down, up = layer.gate.down, layer.gate.up
+        arrays: dict[str, tuple[str, NDArray[np.generic]]] = {
+            "down": ("int16_t", down.weight),
+            "up": ("int16_t", up.weight),
+            "down_constants": ("float", np.stack([down.scale, down.bias], axis=1)),
+            "up_constants": ("float", np.stack([up.scale, up.bias], axis=1)),
+            "constants": (
+                "float", np.stack([layer.mix, layer.scale, layer.shift, layer.slope], axis=1)
+            ),
+            "shortcut_slope": ("float", layer.shortcut_slope),
+        }  # fmt: skip
+        for key, (kind, values) in arrays.items():
+            self._array(kind, f"{name}_{key}", values)
+        self._arrays.append(table("struct layer", f"{name}_parts", parts))
+        self.constants += _LAYER_BYTES * len(parts)
+        return initializer(
+            {
+                "parts": f"{name}_parts",
+                **{key: f"{name}_{key}" for key in arrays},
+                "layer": index,
+                "hidden": geometry.hidden,
+                "num_parts": geometry.parts,
+                "product": int(layer.product),
+            }
+        )
+
+    def _described(
+        self, index: int, fields: dict[str, object], other: dict[str, object] | None = None
+    ) -> str:
         geometry, arena = self._geometry[index], self._arena
         fields = fields | {
             "signs_at": arena.signs_at[index],
@@ -304,14 +418,14 @@ class CSource:
         }
         if geometry.is_binary:
             fields["inputs"] = geometry.inputs
-        return _initializer(fields)
+        return initializer(fields | (other or {}))
 
     def _linear(self, index: int) -> str:
         layer, name, arena = self._linears[index], f"linear_{index}", self._arena
         one = self.integers.linears[index] if self.integers else layer
         self._array("weight_t", f"{name}_weight", one.weight)
         self._array("sum_t", f"{name}_bias", one.bias)
-        return _initializer(
+        return initializer(
             {
                 "weight": f"{name}_weight",
                 "bias": f"{name}_bias",
@@ -325,27 +439,13 @@ class CSource:
         )
 
 
-def _filled(resource: str, parts: dict[str, str]) -> str:
-    """Return a file of `c/` with parts in place of their comments."""
-    text = (files("burn.deploy.c") / resource).read_text(encoding="ascii")
-    for key, part in parts.items():
-        text = _with_part(text, key, part.strip("\n"))
-    return text
-
-
-def _with_part(text: str, key: str, part: str) -> str:
-    comment = f"/* @{key} */"
-    assert text.count(comment) == 1, comment
-    return text.replace(comment, part)
-
-
 def _outside(layer: Convolution) -> NDArray[np.float64]:
     """Return what each tap adds outside of the image, (out, k, k)."""
     return (layer.weight.astype(np.float64) * layer.padding).sum(axis=3)
 
 
 def _rarer_signs(program: Program, image_size: int) -> list[NDArray[np.bool]]:
-    """Return for each binary layer which channels have more signs -1 than +1, (in_channels,).
+    """Return for each binary layer which thresholds have more signs -1 than +1, (thresholds,).
 
     Time on the device rises with the number of the signs that are stored as ones; which these are
     changes no result. They are counted on built-in images.
@@ -355,18 +455,37 @@ def _rarer_signs(program: Program, image_size: int) -> list[NDArray[np.bool]]:
     found: list[NDArray[np.bool]] = []
     with np.errstate(all="ignore"):  # whatever the constants are
         for layer in program.layers:
-            if isinstance(layer, BinaryConvolution):
-                found.append((x >= layer.threshold).mean(axis=(0, 1, 2)) < 0.5)
+            if isinstance(layer, BinaryConvolution | GatedConvolution):
+                read = np.tile(x, len(layer.threshold) // x.shape[-1])
+                found.append((read >= layer.threshold).mean(axis=(0, 1, 2)) < 0.5)
             if isinstance(layer, GlobalMean):
                 break
             x = reference.run_layer(layer, x)
     return found
 
 
-def _weight_bits(layer: BinaryConvolution, flipped: NDArray[np.bool]) -> NDArray[np.bool]:
-    """Return the weights as `network.c` has them, (out, k, k, in): 1 for -1; flipped, 1 for +1."""
-    bits = np.unpackbits(layer.weight, axis=-1, count=len(flipped), bitorder="little")
-    return (bits == 0) ^ flipped
+def _parts(layer: Layer, flipped: NDArray[np.bool]) -> list[_Part]:
+    """Return the binary convolutions of a layer.
+
+    Args:
+        layer: A binary layer, or one with a gate.
+        flipped: Which of its thresholds are flipped.
+    """
+    assert isinstance(layer, BinaryConvolution | GatedConvolution)
+    count, slope = 1, layer.slope
+    if isinstance(layer, GatedConvolution):
+        count, slope = layer.groups, layer.inner_slope
+    own = (layer.weight, layer.threshold, flipped, layer.multiplier, layer.bias, slope)
+    return [
+        _Part((_bits(weight, len(opposite)) == 0) ^ opposite, threshold, opposite, *others)
+        for weight, threshold, opposite, *others in zip(
+            *(np.split(each, count) for each in own), strict=True
+        )
+    ]
+
+
+def _bits(weight: NDArray[np.uint8], inputs: int) -> NDArray[np.uint8]:
+    return np.unpackbits(weight, axis=-1, count=inputs, bitorder="little")
 
 
 def _rows(bits: NDArray[np.bool]) -> NDArray[np.uint32]:
@@ -384,47 +503,3 @@ def _packed(bits: NDArray[np.bool]) -> NDArray[np.uint32]:
     """Return bits as little-endian words along the last axis, filled up with zeros."""
     padded = np.pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, -bits.shape[-1] % 32)])
     return np.packbits(padded, axis=-1, bitorder="little").view("<u4").astype(np.uint32)
-
-
-def _ones(bits: NDArray[np.bool]) -> NDArray[np.int64]:
-    """Return how many weights of each tap are ones, minus half of the weights: (k, k, out)."""
-    return bits.sum(axis=3).transpose(1, 2, 0) - bits.shape[3] // 2
-
-
-def _numbers(values: NDArray[np.generic]) -> list[str]:
-    if values.dtype == np.uint32:
-        return [f"0x{value:08X}" for value in values.tolist()]
-    if values.dtype == np.float32:
-        return [_float(value) for value in values.tolist()]
-    return [_integer(value) for value in values.tolist()]
-
-
-def _float(value: float) -> str:
-    assert math.isfinite(value)  # C has no constant for others
-    text = f"{value:.9g}"  # nine digits determine a float32
-    return f"{text}f" if set(text) & set(".e") else f"{text}.0f"
-
-
-def _integer(value: int) -> str:
-    assert abs(value) < 2**31  # C has no constant -2³¹
-    return str(value)
-
-
-def _signed(value: int) -> str:
-    return str(value) if value >= 0 else f"({value})"
-
-
-def _initializer(fields: dict[str, object]) -> str:
-    return "{" + ", ".join(f".{key} = {value}" for key, value in fields.items()) + "}"
-
-
-def _table(kind: str, name: str, rows: Sequence[str]) -> str:
-    body = ",\n".join(f"    {row}" for row in rows)
-    return f"static const {kind} {name}[{len(rows)}] = {{\n{body},\n}};"
-
-
-def _string(text: str) -> str:
-    """Return a string as C, in UTF-8, with an octal escape for all but the plainest characters."""
-    plain = set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _-.,()/+:;")
-    parts = (chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())
-    return f'"{"".join(parts)}"'
