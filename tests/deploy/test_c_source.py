@@ -169,7 +169,9 @@ def test_every_layer_of_networks_with_gates(shape: str, tmp_path: Path):
 def test_gates_are_computed_in_floats_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     packed = random_file(tmp_path / "n.bnn", GATED["between others"])
     said = refused(capsys, packed, tmp_path / "out", "--epilogue", "int32")
-    assert "layer 'b0' has a gate, which --epilogue int32 has not: give --epilogue float" in said
+    assert "layer 'b0' has a gate, which is computed in floats alone: give --epilogue" in said
+    said = refused(capsys, packed, tmp_path / "out", "--ram", "1K")
+    assert "give a smaller --image-size" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -172,7 +172,8 @@ def export_c(
         left_out=left_out,
         tested=_compared(made.integers, program, size, packed) if made.integers else None,
     )
-    _check_fit(summary, packed, epilogue, flash, ram)
+    halves = epilogue != "int16" and not made.has_gates
+    _check_fit(summary, packed, flash, ram, "--epilogue int16, " if halves else "")
     texts = made.texts()
     _write(out, {header: texts[0], source: texts[1]})
     return summary
@@ -202,7 +203,7 @@ def _read(packed: Path, epilogue: str) -> tuple[Program, str]:
             )
         if not known and epilogue != "float":
             raise UserError(
-                f"{packed}: layer {layer.name!r} has a gate, which --epilogue {epilogue} has not: "
+                f"{packed}: layer {layer.name!r} has a gate, which is computed in floats alone: "
                 "give --epilogue float"
             )
         if isinstance(layer, GlobalMean) and layer.also:
@@ -253,7 +254,7 @@ def _compared(integers: IntegerNetwork, program: Program, size: int, packed: Pat
 
 
 def _check_fit(
-    made: ExportedC, packed: Path, epilogue: str, flash: int | None, ram: int | None
+    made: ExportedC, packed: Path, flash: int | None, ram: int | None, smaller_maps: str
 ) -> None:
     if flash is not None and made.flash > flash:
         raise UserError(
@@ -266,12 +267,10 @@ def _check_fit(
         if made.classes:
             learned = f"classes {made.classes:,}, "
             smaller = f"fewer --classes-on-device, {smaller}"
-        if epilogue != "int16":
-            smaller = f"--epilogue int16, {smaller}"
         raise UserError(
             f"{packed} needs {made.ram_by_rows:,} bytes of RAM (arena {made.arena:,}, rows of the "
             f"image {made.image_rows:,}, scores {made.scores:,}, {learned}stack at most "
-            f"{made.stack:,}), more than --ram {ram:,}: give {smaller}"
+            f"{made.stack:,}), more than --ram {ram:,}: give {smaller_maps}{smaller}"
         )
 
 
