@@ -309,7 +309,7 @@ _ORDERS: tuple[_Order, ...] = (
 
 def _order(compared: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
     """Evaluate the tables of methods, each claim on the first data that can decide it."""
-    found: list[_Finding | Claim] = []
+    findings: list[_Finding | Claim] = []
     for order in _ORDERS:
         paper = _cited(order)
         models = (order.ahead, *order.behind)
@@ -317,14 +317,14 @@ def _order(compared: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
         ahead, *behind = _named(models, scores)
         if not scores.has(ahead, *behind, by=order.measure):
             why = "Not measured" + (f": burn compare --more {order.needs}" if order.needs else "")
-            found.append(Claim(order.text, order.table, paper, why, "inconclusive"))
+            findings.append(Claim(order.text, order.table, paper, why, "inconclusive"))
             continue
         differences = [scores.difference(ahead, other, order.measure) for other in behind]
         points = "; ".join(_by(difference) for difference in differences)
         here = f"{data}{scores.told(ahead, *behind, by=order.measure)}: {points}"
         seconds = scores.seconds_of_seed(ahead, *behind, by=order.measure)
-        found.append(_Finding(order.text, order.table, paper, here, differences, seconds))
-    return [*found, _detection(), *_time(compared)]
+        findings.append(_Finding(order.text, order.table, paper, here, differences, seconds))
+    return [*findings, _detection(), *_time(compared)]
 
 
 def _detection() -> Claim:
@@ -353,7 +353,7 @@ def _cited(order: _Order) -> str:
 
 def _time(scores: Scores) -> list[_Finding | Claim]:
     """Evaluate Figure 4: accuracy at about the same training time."""
-    found: list[_Finding | Claim] = []
+    findings: list[_Finding | Claim] = []
     ours = _ours(scores)
     for text, behind in (
         ("BURN is more accurate than S2-BNN at a comparable training time", ("s2bnn",)),
@@ -362,37 +362,37 @@ def _time(scores: Scores) -> list[_Finding | Claim]:
         if not scores.has(ours, *behind):
             continue
         times = {model: scores.seconds(model) for model in (ours, *behind)}
-        known = {model: took for model, took in times.items() if took is not None}
-        if len(known) < len(times):
+        measured = {model: took for model, took in times.items() if took is not None}
+        if len(measured) < len(times):
             continue
-        own = known[ours]
+        our_time = measured[ours]
         rivals: dict[str, float] = {}
         for model in behind:
             longer = model + _LONGER  # of which the time may be another machine's
             if scores.has(longer) and len(scores.common_seeds(ours, longer)) > 1:
-                rivals[longer] = known[model] * scores.images(longer) / scores.images(model)
+                rivals[longer] = measured[model] * scores.images(longer) / scores.images(model)
             else:
-                rivals[model] = known[model]
+                rivals[model] = measured[model]
         differences = [scores.difference(ours, other) for other in rivals]
         points = "; ".join(_by(difference) for difference in differences)
-        ratios = ", ".join(f"× {own / took:.2f} of {_whose(o)}" for o, took in rivals.items())
+        ratios = ", ".join(f"× {our_time / took:.2f} of {_whose(o)}" for o, took in rivals.items())
         here = f"{points} in {ratios}, without what the teacher took"
-        shorter = [other for other, took in rivals.items() if own > 1.2 * took]
+        shorter = [other for other, took in rivals.items() if our_time > 1.2 * took]
         ahead = [
             other
             for (other, took), difference in zip(rivals.items(), differences, strict=True)
-            if took > 1.2 * own and difference.points <= 0
+            if took > 1.2 * our_time and difference.points <= 0
         ]
         if not (ahead or shorter):
             seconds = scores.seconds_of_seed(ours, *rivals)
-            found.append(_Finding(text, "Figure 4", "a figure", here, differences, seconds))
+            findings.append(_Finding(text, "Figure 4", "a figure", here, differences, seconds))
             continue
         why = f"train {' and '.join(shorter)} for longer"
         if ahead:
             why = f"{' and '.join(ahead)} took longer"
         here += f". The claim is about equal times: {why}"
-        found.append(Claim(text, "Figure 4", "a figure", here, "inconclusive"))
-    return found
+        findings.append(Claim(text, "Figure 4", "a figure", here, "inconclusive"))
+    return findings
 
 
 def _whose(model: str) -> str:
@@ -475,7 +475,7 @@ def _group_of(variant: str) -> Group:
 def _ablations(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
     if not _any_of_paper(ablated, elsewhere):
         return []
-    found: list[_Finding | Claim] = []
+    findings: list[_Finding | Claim] = []
     for text, where, ahead, behind in _ABLATED:
         settings = [setting for _, setting in (ahead, *behind) if setting is not None]
         values = [figure.value for s in settings if (figure := ablation_figure(*s)) is not None]
@@ -484,28 +484,28 @@ def _ablations(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]
         data, scores = _first(elsewhere, ablated, variants)
         missing = [variant for variant in variants if not scores.has(variant)]
         if missing:
-            found.append(_not_run(text, where, cited, missing))
+            findings.append(_not_run(text, where, cited, missing))
             continue
         differences = [scores.difference(ahead[0], variant) for variant, _ in behind]
         points = "; ".join(_by(difference) for difference in differences)
         here = f"{data}{scores.told(*variants)}: {points}"
         seconds = scores.seconds_of_seed(*variants)
-        found.append(_Finding(text, where, cited, here, differences, seconds))
-    return found
+        findings.append(_Finding(text, where, cited, here, differences, seconds))
+    return findings
 
 
 def _joint(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
     """Evaluate the paper's first component: a random classifier, trained jointly."""
     if not _any_of_paper(ablated, elsewhere):
         return []
-    found: list[_Finding | Claim] = []
+    findings: list[_Finding | Claim] = []
     first = ablation_figure("ablation", "components 1")
     assert first is not None
     for name, variant in (("jointly trained", "paper-joint-kl"), ("frozen", "paper-kl")):
         text = f"① KL with a random, {name} classifier teaches by itself"
         data, scores = _first(elsewhere, ablated, (variant,), beside=("random weights",))
         if not scores.has(variant):
-            found.append(_not_run(text, "Table 5", f"{first.value:.1f}", [variant]))
+            findings.append(_not_run(text, "Table 5", f"{first.value:.1f}", [variant]))
             continue
         if not scores.has("random weights"):
             continue
@@ -514,13 +514,13 @@ def _joint(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
         if name == "jointly trained":
             collapsed, runs = scores.collapsed(variant)
             here += f". The classifier collapsed in {collapsed} of {runs} runs"
-        found.append(_Finding(text, "Table 5", f"{first.value:.1f}", here, [difference]))
+        findings.append(_Finding(text, "Table 5", f"{first.value:.1f}", here, [difference]))
     joint, frozen, without = "paper-joint-kl+fs+schedule", "paper-kl+fs+schedule", "paper-fs"
     text = "training the classifier jointly is better than a fixed one"
     data, scores = _first(elsewhere, ablated, (joint, frozen))
     missing = [variant for variant in (joint, frozen) if not scores.has(variant)]
     if missing:
-        found.append(_not_run(text, "Section 3.1", "no number", missing))
+        findings.append(_not_run(text, "Section 3.1", "no number", missing))
     else:
         difference = scores.difference(joint, frozen)
         collapsed, runs = scores.collapsed(joint)
@@ -530,8 +530,8 @@ def _joint(ablated: Scores, elsewhere: _Elsewhere) -> list[_Finding | Claim]:
         )
         if scores.has(without):
             here += f". Feature similarity alone gives {scores.mean(without):.1f}"
-        found.append(_Finding(text, "Section 3.1", "no number", here, [difference]))
-    return found
+        findings.append(_Finding(text, "Section 3.1", "no number", here, [difference]))
+    return findings
 
 
 # --- analyses ------------------------------------------------------------------------------------
@@ -598,35 +598,38 @@ def _gradients(rows: Sequence[Row]) -> list[Claim]:
     """Evaluate the claims of the figures on stability."""
     if not rows:
         return []
-    found = _Gradients(rows)
-    if not all(map(found.of, ("none", *_SIMILARITIES))):
+    gradients = _Gradients(rows)
+    if not all(map(gradients.of, ("none", *_SIMILARITIES))):
         return []
     name = "classifier_per_weight"
-    raw = found.first("cosine", "classifier") / found.first("none", "classifier")
-    weighed = found.first("cosine", name) / found.first("none", name)
-    later = [found.late("cosine", name, s) / found.late("none", name, s) for s in found.seeds]
+    raw = gradients.first("cosine", "classifier") / gradients.first("none", "classifier")
+    weighed = gradients.first("cosine", name) / gradients.first("none", name)
+    later = [
+        gradients.late("cosine", name, s) / gradients.late("none", name, s) for s in gradients.seeds
+    ]
     calms: Verdict = "inconclusive"
     if len(later) > 1 and all(ratio < 0.8 for ratio in later):
         calms = "holds"
     elif len(later) > 1 and all(ratio > 1.25 for ratio in later):
         calms = "does not hold"
     told = ", ".join("–" if math.isnan(ratio) else f"× {ratio:.2f}" for ratio in later)
-    growth = {similarity: found.growth(similarity) for similarity in _SIMILARITIES}
+    growth = {similarity: gradients.growth(similarity) for similarity in _SIMILARITIES}
     exploded = {similarity: factor > 10 for similarity, factor in growth.items()}
     explodes: Verdict = "inconclusive"
     if exploded["cosine"]:
         explodes = "does not hold"
     elif exploded["l1"] and exploded["l2"]:
         explodes = "holds"
-    size = {similarity: found.first(similarity, "extractor") for similarity in _SIMILARITIES}
+    size = {similarity: gradients.first(similarity, "extractor") for similarity in _SIMILARITIES}
     return [
         Claim(
             "L_FS makes the classifier's gradients smaller, its weight aside",
             "Section 3.2, Figure 3",
             "curves",
             f"× {raw:.3f} at step 1, × {weighed:.2f} divided by KL's weight; {told} divided by it "
-            f"over the last 25 of {found.last} steps, by seed; the largest after step 10 is "
-            f"× {found.peak('cosine'):.1f} of step 1's, × {found.peak('none'):.1f} without L_FS "
+            f"over the last 25 of {gradients.last} steps, by seed; the largest after step 10 is "
+            f"× {gradients.peak('cosine'):.1f} of step 1's, "
+            f"× {gradients.peak('none'):.1f} without L_FS "
             "(frozen classifier: a joint one that collapses has no gradient)",
             calms,
         ),
@@ -636,7 +639,7 @@ def _gradients(rows: Sequence[Row]) -> list[Claim]:
             "curves to step 10,000",
             f"at step 1 L1 {size['l1'] / size['cosine']:.0f} times and L2 "
             f"{size['l2'] / size['cosine']:.1f} times the cosine's; the largest of the first "
-            f"{found.last} steps by that of step 1: "
+            f"{gradients.last} steps by that of step 1: "
             + ", ".join(f"{similarity} × {factor:.2f}" for similarity, factor in growth.items()),
             explodes,
         ),
@@ -685,7 +688,7 @@ def _negatives(evidence: Evidence) -> list[_Finding]:
         for row in rows for protocol in ("linear", "knn")
     ]  # fmt: skip
     scores = Scores(results, evidence.test_images, [*evidence.compared, *evidence.ablated])
-    found: list[_Finding] = []
+    findings: list[_Finding] = []
     counts = sorted({row["negatives"] for row in rows})
     fewest, most = counts[0], counts[-1]
     for network, text in (
@@ -702,12 +705,12 @@ def _negatives(evidence: Evidence) -> list[_Finding]:
             f"{_by(difference)}"
         )
         seconds = scores.seconds_of_seed(few, many)
-        found.append(_Finding(text, "Figure 8", "a figure", here, [difference], seconds))
+        findings.append(_Finding(text, "Figure 8", "a figure", here, [difference], seconds))
     weak, strong = f"binary weak {most}", f"binary InfoMin's {most}"
     if scores.has(weak, strong):
         difference = scores.difference(strong, weak)
         here = f"{scores.mean(weak):.1f} against {scores.mean(strong):.1f}: {_by(difference)}"
         text = "weaker augmentation makes InfoMin worse on a binary network"
         seconds = scores.seconds_of_seed(weak, strong)
-        found.append(_Finding(text, "Figure 7", "a figure", here, [difference], seconds))
-    return found
+        findings.append(_Finding(text, "Figure 7", "a figure", here, [difference], seconds))
+    return findings

@@ -29,16 +29,16 @@ def run(arguments: list[str], console: Console) -> None:
     what = arguments[0] if arguments else "--help"
     if what not in (*ANALYSES, "-h", "--help"):
         raise UserError(f"unknown analysis {what!r}: give {', '.join(ANALYSES)} first")
-    known = what in ANALYSES
-    named, own = (what, [what]) if known else ("WHAT", list(ANALYSES))
-    how = "" if known else " --help after its name shows its settings."
-    width = max(map(len, own))
+    is_known = what in ANALYSES
+    named, shown = (what, [what]) if is_known else ("WHAT", list(ANALYSES))
+    how = "" if is_known else " --help after its name shows its settings."
+    width = max(map(len, shown))
     parser = Parser(
         f"analyze {named}",
         f"Run one of the paper's small experiments. It writes a picture to {named}.svg, its "
         f"numbers\nto {named}.csv and a text to {named}.md.{how}\n\n"
-        + "\n".join(f"  {name:<{width}}  {ANALYSES[name].title}" for name in own),
-        "\n".join(f"  burn analyze {name} {_EXAMPLES[name]}--out runs/{name}" for name in own),
+        + "\n".join(f"  {name:<{width}}  {ANALYSES[name].title}" for name in shown),
+        "\n".join(f"  burn analyze {name} {_EXAMPLES[name]}--out runs/{name}" for name in shown),
     )
     parser.add_argument("what", type=str, help=", ".join(ANALYSES))
     parser.add_argument("--out", type=str, required=True, help="folder for these three files")

@@ -257,17 +257,17 @@ class Scores:
                 continue
             if len(run) < 2:
                 return math.inf, freedom
-            own = self._uneven.get((protocol, _files(self._by_model[protocol, model])))
-            if own is None:
+            uneven = self._uneven.get((protocol, _files(self._by_model[protocol, model])))
+            if uneven is None:
                 share += 1 / len(run)
             else:
-                parts.append((own[0] / len(run), own[1]))
+                parts.append((uneven[0] / len(run), uneven[1]))
         if share:
             parts.append((share * common, freedom))
         total = sum(variance for variance, _ in parts)
         if len(parts) < 2 or not 0 < total < math.inf:
             return total, parts[0][1] if parts else freedom
-        return total, total**2 / sum(variance**2 / known for variance, known in parts)
+        return total, total**2 / sum(variance**2 / degrees for variance, degrees in parts)
 
     def _of_images(self, first: Mapping[int, Result], second: Mapping[int, Result]) -> float:
         """Return the variance due to the test images, paired if both results have the answers.
@@ -300,8 +300,8 @@ class Scores:
             r.settings.get("pretraining", {}).get("seconds")
             for r in self._by_model["linear", model].values()
         ]
-        known = [float(s) for s in told if isinstance(s, (int, float)) and s > 0]
-        return statistics.mean(known) if known and len(known) == len(told) else None
+        measured = [float(s) for s in told if isinstance(s, (int, float)) and s > 0]
+        return statistics.mean(measured) if measured and len(measured) == len(told) else None
 
     def images(self, model: str) -> float:
         """Return the mean number of images that a model's trainings saw."""
@@ -365,16 +365,16 @@ def _outliers(rows: Mapping[frozenset[str], Sequence[float]]) -> list[frozenset[
     from scipy.special import fdtri  # slow to import
 
     variances = {files: statistics.variance(values) for files, values in rows.items()}
-    found: list[frozenset[str]] = []
+    outliers: list[frozenset[str]] = []
     while len(variances) > 2:
         largest = max(variances, key=lambda files: variances[files])
         others, freedom = len(variances) - 1, len(rows[largest]) - 1
         quantile = fdtri(freedom, others * freedom, 1 - _OUTLIER / len(variances))
         if variances[largest] <= sum(variances.values()) / (1 + others / quantile):
             break
-        found.append(largest)
+        outliers.append(largest)
         del variances[largest]
-    return found
+    return outliers
 
 
 def _is_reference(result: Result) -> bool:
@@ -391,10 +391,10 @@ def _same_runs(first: Mapping[int, Result], second: Mapping[int, Result]) -> boo
 def _mean_answers(run: Mapping[int, Result]) -> NDArray[np.float64] | None:
     """Return, for each test image, the share of seeds whose network answers correctly."""
     answers = [answers_of(result) for result in run.values()]
-    known = [a for a in answers if a is not None]
-    if not known or len(known) < len(answers) or len({len(a) for a in known}) > 1:
+    kept = [a for a in answers if a is not None]
+    if not kept or len(kept) < len(answers) or len({len(a) for a in kept}) > 1:
         return None
-    return np.mean(known, axis=0)
+    return np.mean(kept, axis=0)
 
 
 def _each_run_once(results: Sequence[Result]) -> list[Result]:
@@ -412,8 +412,8 @@ def _each_run_once(results: Sequence[Result]) -> list[Result]:
 
 def _by_model(results: Sequence[Result]) -> dict[tuple[str, str], dict[int, Result]]:
     """Return the result of each seed, by measure and model."""
-    found: dict[tuple[str, str], dict[int, Result]] = {}
+    results_by_model: dict[tuple[str, str], dict[int, Result]] = {}
     for r in results:
         if measure := measure_of(r):
-            found.setdefault((measure, r.model), {})[r.seed] = r
-    return found
+            results_by_model.setdefault((measure, r.model), {})[r.seed] = r
+    return results_by_model

@@ -68,16 +68,16 @@ class NegativesOptions:
         """Return the recipe of each run, by the run's name."""
         binary = find_recipe(self.recipe)
         backbone = find_recipe(self.float_recipe).backbone
-        found = {}
+        recipes = {}
         for network, base in (
             ("binary", binary),
             ("float", replace(binary, stages=1, backbone=backbone)),
         ):
             for share in _SHARES:
                 negatives = base.settings.negatives // share
-                found[f"{network}-{negatives}"] = base.with_settings(negatives=negatives)
+                recipes[f"{network}-{negatives}"] = base.with_settings(negatives=negatives)
         weak = replace(binary.views, rand_augment=0)
-        return {**found, "binary-weak": replace(binary, views=weak)}
+        return {**recipes, "binary-weak": replace(binary, views=weak)}
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
         """Return the plan of one run, as `burn.campaigns.run.Shared` describes it."""

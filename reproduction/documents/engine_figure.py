@@ -87,8 +87,8 @@ def _against(machine: Machine) -> tuple[Row, Row | None, Row | None]:
     ours = _best(rows)
 
     def of(network: str) -> Row | None:
-        found = (r for r in rows if (r["network"], r["runtime"]) == (network, "ONNX Runtime"))
-        return next(found, None)
+        matching = (r for r in rows if (r["network"], r["runtime"]) == (network, "ONNX Runtime"))
+        return next(matching, None)
 
     return ours, of(_RIVAL), of(ours["network"])
 

@@ -72,33 +72,33 @@ def main() -> None:
 def take(folder: Path) -> None:
     """Copy the numbers of a folder of `burn compare`, `ablate`, `analyze` or `demo`."""
     DATA.mkdir(exist_ok=True)
-    found = []
+    names = []
     if (folder / "comparison.json").is_file():
         about = json.loads((folder / "comparison.json").read_text())
         name, results = _comparison(about), read_campaign(folder)
         if name == _TINY:
             results = _with_other_seeds(name, [*results, *_evaluated_beside(folder, results)])
         if name is not None:
-            found.append(_keep(name, results))
+            names.append(_keep(name, results))
     if (folder / "ablation.json").is_file():
         runs = json.loads((folder / "ablation.json").read_text())["runs"]
-        found += _keep_ablation(read_ablation(folder, runs))
+        names += _keep_ablation(read_ablation(folder, runs))
     for name in ANALYSES:
         if (folder / f"{name}.csv").is_file():
             shutil.copy(folder / f"{name}.csv", DATA)
-            found.append(name)
+            names.append(name)
         about = folder / f"{name}-parts" / "about.json"
         if about.is_file():
             text = json.dumps(_without_paths(json.loads(about.read_text())), indent=2)
             (DATA / f"{name}.json").write_text(text + "\n")
     if (folder / "student" / "stage1.json").is_file() and (folder / "results.jsonl").is_file():
-        found.append(_keep("demo.jsonl", read_results(folder / "results.jsonl")))
+        names.append(_keep("demo.jsonl", read_results(folder / "results.jsonl")))
         shutil.rmtree(DATA / "demo", ignore_errors=True)
         for metrics in sorted(folder.glob("*/stage?/metrics.csv")):
             there = DATA / "demo" / metrics.parent.relative_to(folder)
             there.mkdir(parents=True, exist_ok=True)
             shutil.copy(metrics, there)
-    print(f"{folder}: {', '.join(found) or 'nothing that is shown'}")
+    print(f"{folder}: {', '.join(names) or 'nothing that is shown'}")
 
 
 def _comparison(about: dict[str, Any]) -> str | None:
@@ -125,20 +125,20 @@ def _of_cifar10(data: str) -> bool:
 
 def _evaluated_beside(folder: Path, results: Sequence[Result]) -> list[Result]:
     """Return what `burn evaluate` wrote about a comparison's runs to FOLDER-svm/MODEL-seedN."""
-    found = []
+    evaluated = []
     for run in {(r.model, r.seed): r for r in results}.values():
         file = folder.with_name(f"{folder.name}-svm") / f"{run.model}-seed{run.seed}/results.jsonl"
         if not file.is_file():
             continue
         pretraining = {"pretraining": run.settings.get("pretraining")}
-        found += [
+        evaluated += [
             replace(
                 r, model=run.model, seed=run.seed, checkpoint=run.checkpoint,
                 settings={**r.settings, **pretraining}, training=run.training,
             )
             for r in read_results(file)
         ]  # fmt: skip
-    return found
+    return evaluated
 
 
 def _with_other_seeds(name: str, results: Sequence[Result]) -> list[Result]:
@@ -175,7 +175,7 @@ def _keep_ablation(results: Sequence[Result]) -> list[str]:
     of_recipe = [r for r in results if r.model in VARIANTS and r not in of_paper]
     others = [r for r in results if r.model not in VARIANTS]  # teachers and random weights
     kept = {"ablated.jsonl": of_paper, "ablated-default.jsonl": of_recipe}
-    return [_keep(name, [*found, *others]) for name, found in kept.items() if found]
+    return [_keep(name, [*chosen, *others]) for name, chosen in kept.items() if chosen]
 
 
 def _short(path: str) -> str:
@@ -321,23 +321,23 @@ def _agreement() -> str:
     names = "burn | feature_only | with labels | with labels, digits"
     lines = [f"| network | width | {names} |", "|---|---:|---:|---:|---:|---:|"]
     for name in dict.fromkeys(row["network"] for row in rows):
-        own = [row for row in rows if row["network"] == name]
+        network_rows = [row for row in rows if row["network"] == name]
         cells = []
         for method, data in columns:
-            here = [r for r in own if (r["method"], r["data"]) == (method, data)]
+            here = [r for r in network_rows if (r["method"], r["data"]) == (method, data)]
             here.sort(key=lambda row: row["steps"])
             cells.append(
                 ", ".join(f"{100 * r['same_class']:.2f} % ({r['steps']} steps)" for r in here)
             )
-        lines.append(f"| `{name}` | {own[0]['width']:g} | {' | '.join(cells)} |")
+        lines.append(f"| `{name}` | {network_rows[0]['width']:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _analysis(name: str) -> Report:
     """Return the report of an analysis, from its rows and what they were measured with."""
     about = DATA / f"{name}.json"
-    known = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
-    return ANALYSES[name].describe(_rows(name), known)
+    conditions = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
+    return ANALYSES[name].describe(_rows(name), conditions)
 
 
 def _told(name: str) -> str:
@@ -387,8 +387,8 @@ def _claims() -> str:
 
 
 def _verdicts() -> dict[str, int]:
-    found = [claim.verdict for claim in claims(_evidence())]
-    return {verdict: found.count(verdict) for verdict in dict.fromkeys(found)}
+    verdicts = [claim.verdict for claim in claims(_evidence())]
+    return {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
 
 
 def _demo_table() -> str:

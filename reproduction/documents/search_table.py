@@ -35,9 +35,11 @@ def table(rows: Sequence[Row]) -> str:
     lines = ["| change | network | kNN | linear | seeds |", "|---|---|---:|---:|---:|"]
     for study, title in _TITLES.items():
         lines.append(f"| **{title}** | | | | |")
-        found = [row for row in rows if row["study"] == study]
-        for network, change in dict.fromkeys((row["network"], row["change"]) for row in found):
-            runs = [row for row in found if (row["network"], row["change"]) == (network, change)]
+        study_rows = [row for row in rows if row["study"] == study]
+        for network, change in dict.fromkeys((row["network"], row["change"]) for row in study_rows):
+            runs = [
+                row for row in study_rows if (row["network"], row["change"]) == (network, change)
+            ]
             knn, linear = (OverSeeds.of([run[name] for run in runs]) for name in ("knn", "linear"))
             lines.append(f"| {change} | {network} | {knn} | {linear} | {len(runs)} |")
     return "\n".join(lines)

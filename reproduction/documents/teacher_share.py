@@ -37,7 +37,7 @@ def share_table(
         label_free: The same with a small teacher that was trained without labels.
     """
     lite0 = [r for r in compared if r.model == "teacher"]
-    own = [r for r in default if r.model.startswith("teacher_small")]
+    others = [r for r in default if r.model.startswith("teacher_small")]
     narrow = [r for r in label_free if r.model == "teacher"]
     clothes = [r for r in clothing if r.model.startswith("lite0")]
     ours = "burn_small, binary, taught by "
@@ -48,7 +48,7 @@ def share_table(
     shares = (
         _Share("CIFAR-10", "burn_small", "lite0", default, f"{ours}lite0", lite0),
         _Share("CIFAR-10", "bnext_small", "lite0", default, bnext, lite0),
-        _Share("CIFAR-10", "burn_small", "teacher_small", default, f"{ours}teacher_small", own),
+        _Share("CIFAR-10", "burn_small", "teacher_small", default, f"{ours}teacher_small", others),
         _Share("CIFAR-10", "burn_small", narrow_name, label_free, "burn", narrow, "random weights"),
         _Share("clothes", "burn", "lite0", clothing, "burn, binary, taught by lite0", clothes),
     )

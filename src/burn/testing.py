@@ -162,8 +162,8 @@ def _check_parts(method: Method, batch: Batch) -> None:
     for term, value in output.terms.items():
         assert value.ndim == 0, f"{name}: term {term} is not a scalar"
         assert not value.requires_grad, f"{name}: detach term {term}"
-    found = tuple(output.features.shape)
-    assert found == (count, width), f"{name}: features are {found}, not {(count, width)}"
+    shape = tuple(output.features.shape)
+    assert shape == (count, width), f"{name}: features are {shape}, not {(count, width)}"
     assert not output.features.requires_grad, f"{name}: detach the features"
     output.loss.backward()
     held = {id(p) for part in method.parts() for p in part.module.parameters()}
@@ -194,8 +194,8 @@ def _check_state(recipe: Recipe, batches: list[Batch]) -> None:
     first, other = _method(recipe, 0), _method(recipe, 1)
     _train(recipe, first, batches[:half], 0)
     other.load_state_dict({key: value.clone() for key, value in first.state_dict().items()})
-    expected, found = (_train(recipe, method, batches, half) for method in (first, other))
-    assert found == expected, (
+    expected, continued = (_train(recipe, method, batches, half) for method in (first, other))
+    assert continued == expected, (
         f"method {recipe.method}: what it computes depends on more than its state dict: keep "
         "counters and queues in buffers"
     )
@@ -256,8 +256,8 @@ def _check_network(config: BackboneConfig, precision: Precision, size: int) -> N
     network = _network(config, precision)
     described = describe_backbone(config, precision)
     shapes = [
-        {key: tuple(value.shape) for key, value in one.state_dict().items()}
-        for one in (network, described)
+        {key: tuple(value.shape) for key, value in module.state_dict().items()}
+        for module in (network, described)
     ]
     assert shapes[0] == shapes[1], f"{what}: its shapes differ from those on torch's meta device"
     generator = torch.Generator().manual_seed(0)

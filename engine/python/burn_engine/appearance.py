@@ -146,10 +146,10 @@ def altered_codes(squares: NDArray[np.uint8]) -> NDArray[np.uint8]:
     Args:
         squares: As in `codes`.
     """
-    found = np.empty((len(squares), len(ALTERATIONS), CODE_BYTES), np.uint8)
+    codes = np.empty((len(squares), len(ALTERATIONS), CODE_BYTES), np.uint8)
     for at, details in enumerate(_details(squares, _COARSE)):
-        found[at] = _packed(_weighted(details.ravel()[_POSITIONS], _WEIGHTS))
-    return found
+        codes[at] = _packed(_weighted(details.ravel()[_POSITIONS], _WEIGHTS))
+    return codes
 
 
 def agreements(
@@ -213,10 +213,10 @@ def _blurred(values: Floats, side: int) -> Floats:
 
 def _sums(side: int) -> Floats:
     """Return the matrix (SIDE, SIDE) that adds up each pixel's neighbours along a line."""
-    found = np.zeros((SIDE, SIDE), np.float32)
+    matrix = np.zeros((SIDE, SIDE), np.float32)
     for shift in range(-(side // 2), side // 2 + 1):
-        np.add.at(found, (np.arange(SIDE), np.clip(np.arange(SIDE) + shift, 0, SIDE - 1)), 1)
-    return found
+        np.add.at(matrix, (np.arange(SIDE), np.clip(np.arange(SIDE) + shift, 0, SIDE - 1)), 1)
+    return matrix
 
 
 _SUMS = {side: _sums(side) for side in {*_COARSE, *_FINE}}
@@ -259,15 +259,15 @@ def _sampled(details: Floats, ways: NDArray[np.int64]) -> Floats:
 
 def _weighted(taps: Floats, weights: Floats) -> Floats:
     """Return the sums of four pixels with weights, float32 (n, points), of two (n, 4, points)."""
-    found = np.zeros((len(taps), taps.shape[2]), np.float32)
+    sums = np.zeros((len(taps), taps.shape[2]), np.float32)
     for tap in range(4):  # in this order, each product rounded
-        found += taps[:, tap] * weights[:, tap]
-    return found
+        sums += taps[:, tap] * weights[:, tap]
+    return sums
 
 
 def _packed(samples: Floats) -> NDArray[np.uint8]:
-    found = signs(samples)
-    return np.pad(found, ((0, 0), (0, CODE_BYTES - found.shape[1])))
+    codes = signs(samples)
+    return np.pad(codes, ((0, 0), (0, CODE_BYTES - codes.shape[1])))
 
 
 def _in_steps(samples: Floats) -> NDArray[np.float64]:

@@ -97,10 +97,10 @@ def report(
     yield "|---|---:|---:|---:|---:|---:|---:|"
     before = celsius()
     for threads, batch in dict.fromkeys([(1, 1), (1, 8), (machine.cores, 1), (machine.cores, 8)]):
-        found = measure(load_bytes(data, threads, isa), threads, size, batch, seconds)
+        times = measure(load_bytes(data, threads, isa), threads, size, batch, seconds)
         yield (
-            f"| {found.isa or 'NumPy reference'} | {found.size} | {threads} | {batch} "
-            f"| {found.median_ms:.3f} | {found.p10_ms:.3f} | {found.p90_ms:.3f} |"
+            f"| {times.isa or 'NumPy reference'} | {times.size} | {threads} | {batch} "
+            f"| {times.median_ms:.3f} | {times.p10_ms:.3f} | {times.p90_ms:.3f} |"
         )
     after = celsius()
     yield ""

@@ -156,8 +156,8 @@ def check_output(path: Path, base: str | os.PathLike[str], *, overwrite: bool) -
         raise ValueError(f"{str(path)!r} is not a file name")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no such folder")
-    own = find(base)
-    source = path_of(base) if own is None else own.path
+    pretrained = find(base)
+    source = path_of(base) if pretrained is None else pretrained.path
     if path.exists() and source.exists() and path.samefile(source):
         raise ValueError(f"{path} is the network itself: give another name")
     if path.is_dir():

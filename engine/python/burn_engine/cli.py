@@ -152,8 +152,10 @@ class _Parser(argparse.ArgumentParser):
         if option is None:
             self.error(f"unexpected argument {shown(unknown[0])}")
         name = option.partition("=")[0]
-        known = [each for each in self._option_string_actions if each not in ("-h", "--help", name)]
-        self.error(f"unknown option {name[:60]}{_meant(name, known)}")
+        options = [
+            each for each in self._option_string_actions if each not in ("-h", "--help", name)
+        ]
+        self.error(f"unknown option {name[:60]}{_meant(name, options)}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         # For --help and --version. argparse's own ignores an error of writing.
@@ -161,8 +163,8 @@ class _Parser(argparse.ArgumentParser):
             print(message, end="", file=file or sys.stderr)
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, known, n=1)
+def _meant(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, names, n=1)
     return f": did you mean {near[0]}?" if near else ""
 
 
@@ -456,8 +458,8 @@ def _print_result(result: dict[str, Any], options: argparse.Namespace) -> None:
         print(f"{name}: {result['features']} features, norm {result['norm']:.4g}{hint}")
         return
     print(f"{name}:", *learn_command.lines_of(result), sep="\n")
-    for found in result["classes"]:
-        print(f"  {found['probability']:7.2%}  {printable(found['class'])}")
+    for entry in result["classes"]:
+        print(f"  {entry['probability']:7.2%}  {printable(entry['class'])}")
 
 
 def _info(options: argparse.Namespace) -> None:
@@ -479,8 +481,8 @@ def _info(options: argparse.Namespace) -> None:
 
 
 @output()
-def _print_json(found: dict[str, Any]) -> None:
-    print(json.dumps(found, indent=2))
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, indent=2))
 
 
 @output()
@@ -537,22 +539,22 @@ def _bench(options: argparse.Namespace) -> None:
     if options.report:
         _bench_report(options, data)
         return
-    found = measure(model, options.threads, options.size, options.batch, options.seconds)
+    times = measure(model, options.threads, options.size, options.batch, options.seconds)
     if options.json:
-        _print_json(found._asdict())
+        _print_json(times._asdict())
     else:
-        _print_times(found)
+        _print_times(times)
 
 
 @output()
-def _print_times(found: Times) -> None:
+def _print_times(times: Times) -> None:
     print(
-        f"{found.median_ms:.3f} ms per image (median of {found.runs} runs; p10 {found.p10_ms:.3f}, "
-        f"p90 {found.p90_ms:.3f})"
+        f"{times.median_ms:.3f} ms per image (median of {times.runs} runs; p10 {times.p10_ms:.3f}, "
+        f"p90 {times.p90_ms:.3f})"
     )
     print(
-        f"{found.size} × {found.size} pixels, batch {found.batch}, threads "
-        f"{found.threads}, {found.isa or 'NumPy reference'}"
+        f"{times.size} × {times.size} pixels, batch {times.batch}, threads "
+        f"{times.threads}, {times.isa or 'NumPy reference'}"
     )
 
 

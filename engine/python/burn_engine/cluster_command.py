@@ -59,13 +59,13 @@ def _cluster(options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)
         k = options.k or usual_number(len(index))
-        found = cluster(_features(index), k, progress=progress.show)
+        clusters = cluster(_features(index), k, progress=progress.show)
     names = index.names
     groups = []
-    for label in range(int(found.labels.max()) + 1):
-        members = _by_centrality(found, label)
+    for label in range(int(clusters.labels.max()) + 1):
+        members = _by_centrality(clusters, label)
         images = [location(names[at], path.parent) for at in members.tolist()]
-        groups.append((images, found.centrality[members].tolist()))
+        groups.append((images, clusters.centrality[members].tolist()))
     with output(last=page is None):
         for images, cosines in groups:
             _print(images, cosines, as_json=options.json)
@@ -81,9 +81,9 @@ def _features(index: Index) -> Floats:
     return 2 * bits.astype(np.float32) - 1
 
 
-def _by_centrality(found: Clusters, label: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    members = np.flatnonzero(found.labels == label)
-    return members[np.argsort(-found.centrality[members], kind="stable")]
+def _by_centrality(clusters: Clusters, label: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    members = np.flatnonzero(clusters.labels == label)
+    return members[np.argsort(-clusters.centrality[members], kind="stable")]
 
 
 def _print(images: list[tuple[str, bool]], cosines: list[float], *, as_json: bool) -> None:

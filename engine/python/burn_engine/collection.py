@@ -95,8 +95,8 @@ def photos_in(arguments: Sequence[str], base: Path, say: Callable[[str], None]) 
         if argument != "-":
             argument = _reached(argument, base)  # noqa: PLW2901
         members = _is_tar(argument)
-        found = _members(argument, base, say) if members else _files([argument], base, say)
-        for photo in found:
+        photos = _members(argument, base, say) if members else _files([argument], base, say)
+        for photo in photos:
             if photo.name not in seen:
                 seen.add(photo.name)
                 yield photo
@@ -143,8 +143,8 @@ def absolute(name: str, base: str) -> Iterator[str]:
     """
     path = os.path.normpath(os.path.join(base, name))  # noqa: PTH118 - of any name
     yield path
-    for found in _TAR_MEMBER.finditer(path):
-        yield path[: found.end() - len(_IN_TAR)]
+    for match in _TAR_MEMBER.finditer(path):
+        yield path[: match.end() - len(_IN_TAR)]
 
 
 def name_of(path: str, base: Path) -> str:
@@ -168,10 +168,10 @@ def _reached(argument: str, base: Path) -> str:
 
 def located(name: str, base: Path) -> tuple[str, str | None]:
     """Return the path of the file of an image, and in a tar file the member's name, else None."""
-    found = _TAR_MEMBER.search(name)
-    if found is None:
+    match = _TAR_MEMBER.search(name)
+    if match is None:
         return os.path.normpath(base / name), None
-    return os.path.normpath(base / name[: found.end() - len(_IN_TAR)]), name[found.end() :]
+    return os.path.normpath(base / name[: match.end() - len(_IN_TAR)]), name[match.end() :]
 
 
 def _of_others(folders: Sequence[tuple[str, ...]]) -> list[tuple[str, ...] | None]:
@@ -180,12 +180,12 @@ def _of_others(folders: Sequence[tuple[str, ...]]) -> list[tuple[str, ...] | Non
     The one that all lie in is taken, as a folder that is named itself is.
     """
     common = len({folder[:1] for folder in folders}) == 1
-    found = []
+    owners = []
     for folder in folders:
         parts = enumerate(folder[common:], 1 + common)
         end = next((n for n, name in parts if name != ".." and is_of_others(name)), None)
-        found.append(None if end is None else folder[:end])
-    return found
+        owners.append(None if end is None else folder[:end])
+    return owners
 
 
 def _in_64_bits(nanoseconds: int) -> int:

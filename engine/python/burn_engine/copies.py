@@ -100,7 +100,7 @@ class Appearances:
         """
         order = sorted(range(len(self)), key=lambda i: self._ranks[i], reverse=True)
         first: dict[bytes, int] = {}
-        found: dict[int, list[Copy]] = {}
+        members: dict[int, list[Copy]] = {}
         unique = []
         twins: dict[int, list[int]] = {}
         for i in order:
@@ -109,14 +109,14 @@ class Appearances:
             else:
                 twins.setdefault(first[self._digests[i]], []).append(i)
         for i, copy in self._stars(np.array(unique, np.int64), threads, progress):
-            found.setdefault(i, []).append(copy)
+            members.setdefault(i, []).append(copy)
             same = (Copy(twin, *copy[1:]) for twin in twins.get(copy.position, ()))
-            found[i] += same
+            members[i] += same
         rank = {i: place for place, i in enumerate(order)}
         return [
-            sorted(found[i], key=lambda copy: rank[copy.position])
-            for i in sorted(found)
-            if len(found[i]) > 1
+            sorted(members[i], key=lambda copy: rank[copy.position])
+            for i in sorted(members)
+            if len(members[i]) > 1
         ]
 
     def _stars(
@@ -144,23 +144,23 @@ class Appearances:
                 for r in ranks:
                     if joined[r]:
                         continue
-                    found = near[r]
-                    earlier = begun[found.ranks]
+                    nearest = near[r]
+                    earlier = begun[nearest.ranks]
                     if earlier.any():
-                        best = np.flatnonzero(earlier)[np.argmax(found.agreement[earlier])]
+                        best = np.flatnonzero(earlier)[np.argmax(nearest.agreement[earlier])]
                         joined[r] = True
-                        yield int(order[found.ranks[best]]), found.copy(int(order[r]), best)
+                        yield int(order[nearest.ranks[best]]), nearest.copy(int(order[r]), best)
                         continue
                     wanted = _MOST_NEAR
-                    while found.may_be_more and wanted < len(table):
+                    while nearest.may_be_more and wanted < len(table):
                         wanted *= 8
-                        found = self._near(order, [r], table, open_ones, pool, threads, wanted)[r]
+                        nearest = self._near(order, [r], table, open_ones, pool, threads, wanted)[r]
                     begun[r] = True
                     yield int(order[r]), Copy(int(order[r]), 1.0, "")
-                    for at, other in enumerate(found.ranks.tolist()):
+                    for at, other in enumerate(nearest.ranks.tolist()):
                         if not (joined[other] or begun[other]):
                             joined[other] = True
-                            yield int(order[r]), found.copy(int(order[other]), at)
+                            yield int(order[r]), nearest.copy(int(order[other]), at)
                 progress(end)
 
     def _near(
@@ -234,11 +234,11 @@ class Appearances:
         wanted: int,
     ) -> _Copies:
         mine = whose[chosen] == at
-        found = others[chosen[mine]]
+        ranks = others[chosen[mine]]
         near = whose == at
-        copies = np.isin(others[near], found) | (others[near] == rank)
+        copies = np.isin(others[near], ranks) | (others[near] == rank)
         full = np.bincount(row[near][copies], minlength=1).max() >= wanted
-        return _Copies(found, agreement[mine], ways[chosen[mine]], bool(full))
+        return _Copies(ranks, agreement[mine], ways[chosen[mine]], bool(full))
 
 
 class _Copies(NamedTuple):
@@ -287,8 +287,8 @@ def duplicates(images: Iterable[ImageLike], threads: int = 1) -> list[list[Copy]
     """
     if isinstance(threads, bool) or not (isinstance(threads, int) and 1 <= threads <= 256):
         raise ValueError(f"threads {shown(threads)} is not an integer from 1 to 256")
-    one = isinstance(images, str | bytes | np.ndarray)
-    if one or not isinstance(images, Iterable):
+    is_single = isinstance(images, str | bytes | np.ndarray)
+    if is_single or not isinstance(images, Iterable):
         raise ValueError("images is no list of images: give a list, also of one")
     given = list(images)
     seen = Appearances(len(given))

@@ -110,15 +110,15 @@ def _read(photos: Sequence[Photo], seen: Appearances, kept: list[Photo], readers
     reading = read_ahead(photos, _look, readers)
     with contextlib.closing(reading) as images, contextlib.ExitStack() as stack:
         stack.callback(progress.clear)
-        for done, (photo, found) in enumerate(images, 1):
-            if isinstance(found, Exception):
+        for done, (photo, outcome) in enumerate(images, 1):
+            if isinstance(outcome, Exception):
                 failed += 1
                 progress.clear()
-                if not (no_pillow and isinstance(found, PillowMissing)):
-                    complain(reason(found))
-                no_pillow |= isinstance(found, PillowMissing)
+                if not (no_pillow and isinstance(outcome, PillowMissing)):
+                    complain(reason(outcome))
+                no_pillow |= isinstance(outcome, PillowMissing)
             else:
-                seen.add(found, photo.stamp[1])
+                seen.add(outcome, photo.stamp[1])
                 kept.append(photo)
             progress.show(done)
     return failed
@@ -179,9 +179,9 @@ def _write(
     kept: Sequence[Photo],
 ) -> None:
     sections = []
-    for group, found in zip(groups, results, strict=True):
+    for group, rows in zip(groups, results, strict=True):
         images = []
-        for place, (copy, result) in enumerate(zip(group, found, strict=True)):
+        for place, (copy, result) in enumerate(zip(group, rows, strict=True)):
             photo = kept[copy.position]
             about = ("best copy: " if not place else "") + _about(result)
             images.append(Shown(None if photo.in_tar else photo.path, result["image"], about))

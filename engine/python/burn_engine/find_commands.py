@@ -204,12 +204,12 @@ def _search(options: argparse.Namespace) -> None:
             complain(reason(error))
             failed += 1
             continue
-        found = results(index.search(vector, options.k), path.parent)
+        matches = results(index.search(vector, options.k), path.parent)
         asked = Shown(query, query, "what was searched for")
-        images = [asked, *(_shown(each) for each in found)]
+        images = [asked, *(_shown(each) for each in matches)]
         sections.append((query if len(options.queries) > 1 else "", images))
         with output(last=page is None):
-            _print(query, found, options)
+            _print(query, matches, options)
     if page is not None:
         title = f"Like {options.queries[0]}" if len(sections) == 1 else "Similar images"
         text = (
@@ -222,13 +222,13 @@ def _search(options: argparse.Namespace) -> None:
         raise ValueError(f"{failed:,} of {counted(len(options.queries))} were left out; see above")
 
 
-def _print(query: str, found: list[dict[str, object]], options: argparse.Namespace) -> None:
+def _print(query: str, matches: list[dict[str, object]], options: argparse.Namespace) -> None:
     if options.json:
-        print(json.dumps({"query": query, "results": found}), flush=True)
+        print(json.dumps({"query": query, "results": matches}), flush=True)
         return
     if len(options.queries) > 1:
         print(f"{printable(query)}:")
-    for each in found:
+    for each in matches:
         print(f"{_closeness(each)}  {printable(str(each['image']))}")
 
 

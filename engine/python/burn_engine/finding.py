@@ -237,23 +237,23 @@ def _embeddings(
 
 def _embedded(photos: Sequence[Photo], model: Model) -> list[Floats | Exception]:
     """Return the vectors of some images, or the errors that they cause."""
-    found: list[NDArray[Any] | Exception] = []
+    outcomes: list[NDArray[Any] | Exception] = []
     alike: dict[tuple[Any, ...], list[int]] = {}  # positions of images that make one array
     for at, photo in enumerate(photos):
         try:
             image = photo.read(model.image)
         except IMAGE_ERRORS as error:
-            found.append(error)
+            outcomes.append(error)
         else:
-            found.append(image)
+            outcomes.append(image)
             alike.setdefault((image.shape, image.dtype), []).append(at)
     for places in alike.values():
-        vectors = _vectors(model, [cast("NDArray[Any]", found[at]) for at in places])
+        vectors = _vectors(model, [cast("NDArray[Any]", outcomes[at]) for at in places])
         for at, vector in zip(places, vectors, strict=True):
-            found[at] = vector
+            outcomes[at] = vector
             if isinstance(vector, Exception):
-                found[at] = type(vector)(f"{photos[at].name}: {vector}")
-    return found
+                outcomes[at] = type(vector)(f"{photos[at].name}: {vector}")
+    return outcomes
 
 
 def _vectors(model: Model, images: Sequence[NDArray[Any]]) -> list[Floats | Exception]:

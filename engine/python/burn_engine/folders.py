@@ -42,12 +42,12 @@ def suffix_of(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122 - ten times as fast as Path
 
 
-def is_named_otherwise(path: Path, own: str) -> bool:
-    """Return whether a file to write is named as one of another kind than those that end in `own`.
+def is_named_otherwise(path: Path, suffix: str) -> bool:
+    """Return whether a file to write is named as one of another kind than those ending in `suffix`.
 
     Such a name is a slip, as that of a photograph that a shell put in place of `*.jpg`.
     """
-    others = {*SUFFIXES, *UNREAD_SUFFIXES, ".npy", ".tar", ".html", ".bnn", ".index"} - {own}
+    others = {*SUFFIXES, *UNREAD_SUFFIXES, ".npy", ".tar", ".html", ".bnn", ".index"} - {suffix}
     return suffix_of(path.name) in others
 
 
@@ -127,7 +127,7 @@ def walk(root: str | Path, dangling: list[str] | None = None) -> Iterator[Listin
             error.filename = folder
             raise
         place = _Place((status.st_dev, status.st_ino), parent)
-        found = Listing(folder, [], [], [])
+        listing = Listing(folder, [], [], [])
         for entry in entries:
             if not entry.is_symlink():
                 is_folder = entry.is_dir(follow_symlinks=False)
@@ -145,13 +145,15 @@ def walk(root: str | Path, dangling: list[str] | None = None) -> Iterator[Listin
                         continue
                     links += not is_of_others(entry.name)
             if not is_folder:
-                found.files.append(entry.name)
+                listing.files.append(entry.name)
             else:
-                (found.skipped if is_of_others(entry.name) else found.folders).append(entry.name)
+                (listing.skipped if is_of_others(entry.name) else listing.folders).append(
+                    entry.name
+                )
         if links > _MOST_LINKS:
             raise ValueError(f"{root} holds more than {_MOST_LINKS:,} links to folders")
-        yield found
-        waiting += [(str(Path(folder, name)), place) for name in reversed(found.folders)]
+        yield listing
+        waiting += [(str(Path(folder, name)), place) for name in reversed(listing.folders)]
 
 
 class _LinkToNothing(ValueError):

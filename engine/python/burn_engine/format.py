@@ -65,9 +65,9 @@ def _arrays(part: Any, prefix: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
         if isinstance(value, np.ndarray):
             yield name, value
         elif isinstance(value, tuple):
-            for index, one in enumerate(value):
-                if is_dataclass(one):
-                    yield from _arrays(one, f"{name}.{index}.")
+            for index, element in enumerate(value):
+                if is_dataclass(element):
+                    yield from _arrays(element, f"{name}.{index}.")
         elif is_dataclass(value):
             yield from _arrays(value, f"{name}.")
 
@@ -541,12 +541,12 @@ def _parse_entry(name: str, value: Any, dtypes: tuple[str, ...]) -> _Entry:
 def _check_format(program: Any) -> None:
     if not isinstance(program, dict):
         raise ModelError("program: not an object")
-    found = program.get("format")
-    if not _is_int(found, FORMATS[0], FORMATS[-1]):
-        known = f"{', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}"
-        newer = _is_int(found, FORMATS[-1] + 1, 10**6)
+    number = program.get("format")
+    if not _is_int(number, FORMATS[0], FORMATS[-1]):
+        readable = f"{', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}"
+        newer = _is_int(number, FORMATS[-1] + 1, 10**6)
         advice = ": update burn-engine" if newer else ""
-        raise ModelError(f"program: format {short(found)}; this reader knows {known}{advice}")
+        raise ModelError(f"program: format {short(number)}; this reader knows {readable}{advice}")
 
 
 def _parse_program(program: dict[str, Any], tensors: _Tensors) -> Program:
@@ -642,9 +642,9 @@ def _parse_layer(value: Any, layers: list[Layer], tensors: _Tensors, format: int
     if not isinstance(value, dict):
         raise ModelError(f"{where}: {short(value)} is not an object")
     kind, name = value.get("kind"), value.get("name")
-    known = [one for one in _FIELDS if format > 1 or one not in _SINCE_FORMAT_2]
-    if not isinstance(kind, str) or kind not in known:
-        raise ModelError(f"{where}: kind {short(kind)} is none of {', '.join(known)}")
+    kinds = [one for one in _FIELDS if format > 1 or one not in _SINCE_FORMAT_2]
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ModelError(f"{where}: kind {short(kind)} is none of {', '.join(kinds)}")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ModelError(f"{where}: name {short(name)} is not 1 to 100 of A-Z a-z 0-9 _ .")
     where += f" ({name})"
@@ -662,7 +662,7 @@ def _parse_layer(value: Any, layers: list[Layer], tensors: _Tensors, format: int
     if kind not in _FOLLOWS[kind_before]:
         raise ModelError(
             f"{where}: {kind} cannot follow {kind_before}; expected "
-            f"{' or '.join(one for one in _FOLLOWS[kind_before] if one in known)}"
+            f"{' or '.join(one for one in _FOLLOWS[kind_before] if one in kinds)}"
         )
     for key in ("stride", "second_stride"):
         if key in value and not _is_int(value[key], 1, 2):

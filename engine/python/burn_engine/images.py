@@ -53,17 +53,17 @@ def read_images(images: ImagesLike, size: ImageSize | None) -> tuple[NDArray[Any
     """
     if _is_photo(images):
         return check_images(read_image(cast("ImageLike", images), size))[0], True
-    if not isinstance(images, list | tuple) or not any(_needs_reading(one) for one in images):
+    if not isinstance(images, list | tuple) or not any(_needs_reading(image) for image in images):
         return check_images(cast("ArrayLike", images))
-    inputs = [read_image(one, size, f"images[{i}]: ") for i, one in enumerate(images)]
-    for i, one in enumerate(inputs):
-        for what, found, first in (
-            ("size", one.shape[:2], inputs[0].shape[:2]),
-            ("dtype", one.dtype, inputs[0].dtype),
+    inputs = [read_image(image, size, f"images[{i}]: ") for i, image in enumerate(images)]
+    for i, image in enumerate(inputs):
+        for what, value, first in (
+            ("size", image.shape[:2], inputs[0].shape[:2]),
+            ("dtype", image.dtype, inputs[0].dtype),
         ):
-            if found != first:
+            if value != first:
                 raise ValueError(
-                    f"images[{i}] has {what} {_size_text(found)}, images[0] {_size_text(first)}: "
+                    f"images[{i}] has {what} {_size_text(value)}, images[0] {_size_text(first)}: "
                     "give images of one size and dtype, or one at a time"
                 )
     return check_images(np.stack(inputs))
@@ -112,8 +112,8 @@ def read_image(image: ImageLike, size: ImageSize | None, where: str = "") -> NDA
         raise ValueError(f"{where}{error}") from None
 
 
-def _size_text(found: object) -> str:
-    return " × ".join(map(str, found)) if isinstance(found, tuple) else str(found)
+def _size_text(value: object) -> str:
+    return " × ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def check_images(images: ArrayLike) -> tuple[NDArray[Any], bool]:

@@ -192,7 +192,7 @@ def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
     if not root.is_dir():
         raise ValueError(f"{folder} is a file; expected a folder with a folder for each class")
     classes: list[str] = []
-    found: list[tuple[str, int]] = []
+    labelled: list[tuple[str, int]] = []
     skipped, outside = Skipped(), 0
     dangling: list[str] = []  # links to nothing, which whoever reads them names
     for listing in walk(root, dangling):
@@ -209,9 +209,9 @@ def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
                 raise ValueError(f"{dangling[0]} is a link to nothing: fix it, or remove it")
             continue
         label = classes.index(Path(listing.path).relative_to(root).parts[0])
-        found += [(path, label) for path in dangling]
+        labelled += [(path, label) for path in dangling]
         dangling.clear()
-        found += [(str(Path(listing.path, name)), label) for name in names]
+        labelled += [(str(Path(listing.path, name)), label) for name in names]
     if classes and {name.lower() for name in classes} <= _PARTS:
         raise ValueError(
             f"{folder} holds parts, not classes ({_listed(classes)}): give the images to learn "
@@ -226,14 +226,14 @@ def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
         names = check_classes(classes)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}: rename the folder") from None
-    counts = np.bincount([label for _, label in found], minlength=len(names))
+    counts = np.bincount([label for _, label in labelled], minlength=len(names))
     if empty := [name for name, count in zip(names, counts, strict=True) if not count]:
         raise ValueError(f"{folder}: no images in the folder of class {_listed(empty)}")
     if text := skipped.text(others=False):
         complain(f"{folder}: skipped: {text}")
     if outside:
         complain(f"{folder}: left out {counted(outside)} in no class's folder")
-    return names, [path for path, _ in found], [label for _, label in found]
+    return names, [path for path, _ in labelled], [label for _, label in labelled]
 
 
 def _features_of(
@@ -368,11 +368,13 @@ def _lines(facts: dict[str, Any]) -> list[str]:
 
 def _maps(facts: dict[str, Any]) -> list[str]:
     """Return what was learned from, where there was a choice."""
-    known = {name: one for name, one in facts["accuracies"].items() if one is not None}
+    measured = {
+        name: accuracy for name, accuracy in facts["accuracies"].items() if accuracy is not None
+    }
     count = len(facts["layers"])
-    if len(known) < 2 and count > 1:
+    if len(measured) < 2 and count > 1:
         return [f"features: means of {count} maps"]
-    if len(known) < 2:
+    if len(measured) < 2:
         if "several" not in facts["accuracies"]:
             return []
         return [
@@ -382,11 +384,11 @@ def _maps(facts: dict[str, Any]) -> list[str]:
     if count > 1:
         return [
             f"features: means of the last {count} blocks' maps; of the last one's alone the "
-            f"accuracy is {known['last']:.1%}"
+            f"accuracy is {measured['last']:.1%}"
         ]
     return [
         "features: means of the last map alone; with those of more blocks the accuracy is "
-        f"{known['several']:.1%}"
+        f"{measured['several']:.1%}"
     ]
 
 

@@ -133,9 +133,9 @@ def learn(features: ArrayLike, labels: ArrayLike, classes: Sequence[str]) -> Lea
         raise ValueError(
             "the classifier overflows float32: the features are too small or too large"
         )
-    found = _found(judged, answers, counts)
+    facts = _found(judged, answers, counts)
     towards, threshold = _direction(values)
-    return Learned(names, weight, bias, counts, *found, towards, threshold, chosen, temperature)
+    return Learned(names, weight, bias, counts, *facts, towards, threshold, chosen, temperature)
 
 
 def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
@@ -263,8 +263,8 @@ def rows_of(features: Doubles, labels: Whole, classes: int, *, equal_length: boo
     """
     lengths = np.ones(len(features))
     if equal_length:
-        own = np.linalg.norm(features, axis=1)
-        lengths = np.where(own > 0, own, own.mean()) / own.mean()
+        norms = np.linalg.norm(features, axis=1)
+        lengths = np.where(norms > 0, norms, norms.mean()) / norms.mean()
     rows = features / lengths[:, None]
     mean = rows.mean(axis=0)
     rows = rows - mean
@@ -527,12 +527,12 @@ _Found = tuple[float | None, float | None, float | None, Whole]
 def _found(judged: _Judged, labels: Whole, counts: Whole) -> _Found:
     """Return accuracy, its error, the largest class's share and the confusions."""
     confusion = np.zeros((len(counts), len(counts)), np.intp)
-    known = counts[labels] > 1
-    number = int(known.sum())
+    is_checked = counts[labels] > 1
+    number = int(is_checked.sum())
     if not number:
         return None, None, None, confusion
     answers = judged.scores.argmax(axis=1)
-    np.add.at(confusion, (labels[known], answers[known]), 1)
+    np.add.at(confusion, (labels[is_checked], answers[is_checked]), 1)
     right = int(np.trace(confusion))
     error = standard_error(right, number)
     largest = float(confusion.sum(axis=1).max() / number)

@@ -61,8 +61,10 @@ def describe(root: Path = ROOT) -> Machine:
 def celsius(root: Path = ROOT) -> float | None:
     """Return the highest temperature that the machine reports, in °C, or None."""
     zones = (root / "sys/class/thermal").glob("thermal_zone*/temp")
-    found = [int(text) / 1000 for zone in zones if (text := _text(zone)).lstrip("-").isdecimal()]
-    return max(found, default=None)
+    temperatures = [
+        int(text) / 1000 for zone in zones if (text := _text(zone)).lstrip("-").isdecimal()
+    ]
+    return max(temperatures, default=None)
 
 
 def slowed(root: Path = ROOT) -> bool | None:

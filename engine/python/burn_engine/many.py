@@ -62,16 +62,16 @@ def paths_in(
         if argument == "-":
             yield from listed(sys.stdin)
         elif Path(argument).is_dir():
-            found, skipped = False, Skipped()
+            any_image, skipped = False, Skipped()
             dangling: list[str] = []
             for listing in walk(argument, dangling):
                 names = skipped.add(listing, is_read)
-                found |= bool(names or dangling)
+                any_image |= bool(names or dangling)
                 yield from (str(Path(listing.path, name)) for name in names)
                 yield from dangling
                 dangling.clear()
             text = skipped.text(others=False)
-            if not found:
+            if not any_image:
                 raise NoImages(
                     f"{argument}: no images in this folder: none of its files ends in "
                     f"{', '.join(SUFFIXES)} or .npy" + (f"; skipped: {text}" if text else "")
@@ -196,11 +196,11 @@ def read_ahead(
             if isinstance(item, Exception):
                 raise item
             each, answer = item
-            found = answer.get()
+            result = answer.get()
             room.put(None)
-            if isinstance(found, Exception) and not isinstance(found, IMAGE_ERRORS):
-                raise found
-            yield each, found
+            if isinstance(result, Exception) and not isinstance(result, IMAGE_ERRORS):
+                raise result
+            yield each, result
     finally:
         end()
         atexit.unregister(end)

@@ -64,7 +64,9 @@ def earlier_maps(program: Program) -> tuple[int, ...]:
         raise ValueError(f"its features are those of layer {program.layers[program.features].name}")
     if len(maps) > 1:
         raise ValueError(f"its features are means of {len(maps)} maps already")
-    blocks = [at for at, (one, after) in enumerate(pairwise(program.layers)) if _ends(one, after)]
+    blocks = [
+        at for at, (layer, after) in enumerate(pairwise(program.layers)) if _ends(layer, after)
+    ]
     if len(blocks) < 2:
         raise ValueError("it has a single block")
     return tuple(blocks[-NUM_BLOCKS:-1])

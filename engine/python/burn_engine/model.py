@@ -162,11 +162,11 @@ class Model:
         """
         if isinstance(images, list | tuple) and len(images) > _AT_ONCE:
             parts = [images[i : i + _AT_ONCE] for i in range(0, len(images), _AT_ONCE)]
-            found = np.concatenate([self.features(cast("ImagesLike", part)) for part in parts])
+            features = np.concatenate([self.features(cast("ImagesLike", part)) for part in parts])
         else:
-            found = self.features(images)
-        vectors = normalized(np.atleast_2d(found))
-        return vectors if found.ndim == 2 else vectors[0]
+            features = self.features(images)
+        vectors = normalized(np.atleast_2d(features))
+        return vectors if features.ndim == 2 else vectors[0]
 
     def codes(self, images: ImagesLike) -> NDArray[np.uint8]:
         """Compute the signs of features, one bit each, which `burn_engine.Index` searches.
@@ -179,8 +179,8 @@ class Model:
             bit i mod 8, from the least significant, of byte i // 8: 1 where it is at least 0.
         """
         vectors = self.embed(images)
-        found = signs(np.atleast_2d(vectors))
-        return found if vectors.ndim == 2 else found[0]
+        codes = signs(np.atleast_2d(vectors))
+        return codes if vectors.ndim == 2 else codes[0]
 
     def layer(self, images: ImagesLike, name: str) -> Floats:
         """Compute the output of a layer.
@@ -244,7 +244,7 @@ class _Native:
     def __init__(self, model: _core.Model, program: Program, threads: int) -> None:
         self.isa = model.isa
         self._model = model
-        self._gives_vectors = [isinstance(one, GlobalMean | Linear) for one in program.layers]
+        self._gives_vectors = [isinstance(layer, GlobalMean | Linear) for layer in program.layers]
         self._threads = threads
         self._forget_plans()
 
@@ -267,8 +267,8 @@ class _Native:
 
     def _take(self, key: tuple[int, int, int]) -> _core.Plan | None:
         with self._lock:
-            for index, (found, plan) in enumerate(self._free):
-                if found == key:
+            for index, (plan_key, plan) in enumerate(self._free):
+                if plan_key == key:
                     del self._free[index]
                     return plan
         return None

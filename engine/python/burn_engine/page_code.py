@@ -63,13 +63,13 @@ def _without_imports(text: str, done: dict[str, str]) -> str:
     """Return a module whose imports are constants, after those that it imports are done."""
     for _, name in [*_IMPORT.findall(text), *_PASSED_ON.findall(text)]:
         if name not in done:
-            own = page_file(f"{name}.js").decode().replace("\r\n", "\n")
-            done[name] = _as_constant(name, own, done)
+            source = page_file(f"{name}.js").decode().replace("\r\n", "\n")
+            done[name] = _as_constant(name, source, done)
     return _IMPORT.sub(_constants, _PASSED_ON.sub(_constants, text))
 
 
-def _constants(found: re.Match[str]) -> str:
-    return f"const {{{found[1]}}} = ${found[2]};\n"
+def _constants(match: re.Match[str]) -> str:
+    return f"const {{{match[1]}}} = ${match[2]};\n"
 
 
 def _as_constant(name: str, text: str, done: dict[str, str]) -> str:

@@ -108,5 +108,5 @@ def _write(options: argparse.Namespace) -> None:
 
 
 def _name(base: str) -> str:
-    own = find(base)
-    return own.path.name if own else path_of(base).name
+    pretrained = find(base)
+    return pretrained.path.name if pretrained else path_of(base).name

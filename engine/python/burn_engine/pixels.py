@@ -287,9 +287,11 @@ def _decode_netpbm(encoded: bytes) -> NDArray[np.uint8]:
         raise ValueError(f"not a PPM or PGM image: its maximum value is {highest}, not 1 to 65535")
     dtype = np.dtype(np.uint8 if highest < 256 else ">u2")
     count = height * width * channels
-    found = len(encoded) - header.end()
-    if found < count * dtype.itemsize:
-        raise ValueError(f"truncated: {found} bytes of pixels, expected {count * dtype.itemsize}")
+    available = len(encoded) - header.end()
+    if available < count * dtype.itemsize:
+        raise ValueError(
+            f"truncated: {available} bytes of pixels, expected {count * dtype.itemsize}"
+        )
     values: NDArray[Any] = np.frombuffer(encoded, dtype, count, header.end())
     if highest != 255:
         scaled = np.round(np.arange(highest + 1) * (255 / highest)).astype(np.uint8)

@@ -42,9 +42,9 @@ def run(program: Program, images: NDArray[Any], layer: int | None = None) -> Flo
     for first in range(0, max(1, len(images)), step):
         x = images[first : first + step]
         maps: list[NDArray[Any]] = []
-        for one in layers:
-            also = one.also if isinstance(one, GlobalMean) else ()
-            x = run_layer(one, x, [maps[index] for index in also])
+        for current in layers:
+            also = current.also if isinstance(current, GlobalMean) else ()
+            x = run_layer(current, x, [maps[index] for index in also])
             maps.append(x)
         parts.append(x)
     return np.concatenate(parts)
@@ -72,7 +72,7 @@ def run_layer(layer: Layer, x: NDArray[Any], also: Sequence[NDArray[Any]] = ()) 
             return _binary_convolution(layer, x)
         if isinstance(layer, GatedConvolution):
             # One by one, because each image has its own weights.
-            return np.concatenate([_gated_convolution(layer, one[None]) for one in x])
+            return np.concatenate([_gated_convolution(layer, image[None]) for image in x])
         if isinstance(layer, BranchedConvolution):
             return _branched_convolution(layer, x)
         if isinstance(layer, GlobalMean):

@@ -44,14 +44,14 @@ def _reference(
     distances = np.empty((len(queries), k), np.uint32)
     step = max(1, _BLOCK // codes.shape[1])
     for row, query in enumerate(queries):
-        found = np.concatenate(
+        counts = np.concatenate(
             [
                 _BITS[codes[i : i + step] ^ query].sum(axis=1, dtype=np.uint32)
                 for i in range(0, len(codes), step)
             ]
         )
-        positions[row] = np.argsort(found, kind="stable")[:k]
-        distances[row] = found[positions[row]]
+        positions[row] = np.argsort(counts, kind="stable")[:k]
+        distances[row] = counts[positions[row]]
     return positions, distances
 
 

@@ -71,12 +71,12 @@ def _check_depth(text: str) -> None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in members:
             raise ModelError(f"the key {short(key)} appears twice in an object")
-        found[key] = value
-    return found
+        members[key] = value
+    return members
 
 
 def _integer(text: str) -> int:

@@ -56,11 +56,11 @@ def hidden_name(path: Path) -> Path:
     A process that is killed leaves one. Those of the same `path` are removed that have not changed
     for a minute and that no process holds (`hold`).
     """
-    own = ".writing." + hashlib.sha256(os.fsencode(path.name)).hexdigest()[:8]
-    for left in path.parent.glob(f"{own}????????"):
+    prefix = ".writing." + hashlib.sha256(os.fsencode(path.name)).hexdigest()[:8]
+    for left in path.parent.glob(f"{prefix}????????"):
         with contextlib.suppress(OSError):  # it is another's, or on a file system without locks
             _remove_abandoned(left)
-    return path.parent / (own + secrets.token_hex(4))
+    return path.parent / (prefix + secrets.token_hex(4))
 
 
 def replace(beside: Path, path: Path) -> None:

@@ -48,11 +48,11 @@ def negatives(rows: Sequence[Row]) -> Report:
 
 
 def _by(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
-    found: dict[Any, list[Row]] = {}
+    groups: dict[Any, list[Row]] = {}
     for row in rows:
         key = tuple(row[name] for name in names)
-        found.setdefault(key[0] if len(names) == 1 else key, []).append(row)
-    return found
+        groups.setdefault(key[0] if len(names) == 1 else key, []).append(row)
+    return groups
 
 
 def _seconds(rows: Sequence[Row]) -> float:
@@ -99,17 +99,17 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
             said.append(f"burn takes less time and is more accurate than {listed(slower)}.")
     taught = [name for name in methods if is_taught(name)]
     if taught:
-        known = {
+        measured = {
             name: took
             for name in taught
             if (took := methods[name][0]["teacher_seconds"]) is not None
         }
-        told = [f"{name}'s took {took:.0f} s" for name, took in known.items()]
-        if unknown := [name for name in taught if name not in known]:
+        told = [f"{name}'s took {took:.0f} s" for name, took in measured.items()]
+        if unknown := [name for name in taught if name not in measured]:
             told.append(f"how long that of {listed(unknown)} took was not recorded")
         said.append(f"A teacher's own training is not in these times: {', '.join(told)}.")
-        if "burn" in known:
-            total = {name: seconds[name] + known.get(name, 0.0) for name in methods}
+        if "burn" in measured:
+            total = {name: seconds[name] + measured.get(name, 0.0) for name in methods}
             place = sorted(methods, key=lambda name: total[name]).index("burn") + 1
             said.append(
                 "Trained for one student alone it would make burn number "

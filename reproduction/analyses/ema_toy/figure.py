@@ -116,7 +116,7 @@ def _ema_text(evaluated: Sequence[_Probed]) -> str:
             "differ), 20 at most; between float vectors it grows with η. So their comparison says "
             "more about η than about binarisation."
         )
-    whole = [f"“{one.title}”" for one in evaluated if all(one.verdicts)]
+    whole = [f"“{reading.title}”" for reading in evaluated if all(reading.verdicts)]
     told.append(
         f"All three hold in {len(whole)} of {len(evaluated)} readings"
         + (f": {listed(whole)}." if whole else ".")
@@ -141,13 +141,16 @@ def _ema_table(evaluated: Sequence[_Probed]) -> str:
         "larger | binary, last ÷ first quarter | float, last ÷ first quarter |",
         "|---|" + "---:|" * 6,
     ]
-    for one in evaluated:
+    for reading in evaluated:
         cells = [
-            *(f"{first:.3g} → {last:.3g}" for first, last in map(one.ends, ("float", "binary"))),
-            *(f"{100 * share:.0f} %" for share in (one.larger, one.wider)),
-            *(f"{one.course_of(name):.2f}" for name in ("binary", "float")),
+            *(
+                f"{first:.3g} → {last:.3g}"
+                for first, last in map(reading.ends, ("float", "binary"))
+            ),
+            *(f"{100 * share:.0f} %" for share in (reading.larger, reading.wider)),
+            *(f"{reading.course_of(name):.2f}" for name in ("binary", "float")),
         ]
-        lines.append(f"| {one.title} | {' | '.join(cells)} |")
+        lines.append(f"| {reading.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -156,16 +159,16 @@ def _ema_figure(evaluated: Sequence[_Probed]) -> Figure:
     figure, axes = plt.subplots(
         -(-len(evaluated) // columns), columns, figsize=(WIDTH, 4.9), sharex=True
     )
-    for panel, one in zip(axes.flat, evaluated, strict=False):
-        steps = [int(row["step"]) for row in one.course]
+    for panel, reading in zip(axes.flat, evaluated, strict=False):
+        steps = [int(row["step"]) for row in reading.course]
         for name, colour in (("float", BLUE), ("binary", ORANGE)):
-            mean, std = one.numbers(name), one.numbers(f"{name}_std")
+            mean, std = reading.numbers(name), reading.numbers(f"{name}_std")
             low = [m - s for m, s in zip(mean, std, strict=True)]
             high = [m + s for m, s in zip(mean, std, strict=True)]
             panel.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0)
             panel.plot(steps, mean, color=colour, lw=1.6, label=name)
-            panel.plot(steps, one.numbers(f"{name}_many"), "--", color=colour, lw=0.8)
-        panel.set_title(one.title[:1].upper() + one.title[1:], fontsize=8)
+            panel.plot(steps, reading.numbers(f"{name}_many"), "--", color=colour, lw=0.8)
+        panel.set_title(reading.title[:1].upper() + reading.title[1:], fontsize=8)
         panel.set_ylim(bottom=0)
         panel.set_xlim(1, steps[-1])
     for panel in axes[-1]:

@@ -234,8 +234,8 @@ class FirstSteps:
             assert output.target_probabilities is not None
             probabilities.append(output.target_probabilities)
             if split:
-                found = self._terms.gradients(extractor)
-                of_terms = found if of_terms is None else _sum(of_terms, found)
+                batch_gradients = self._terms.gradients(extractor)
+                of_terms = batch_gradients if of_terms is None else _sum(of_terms, batch_gradients)
             self._terms.clear()
         mean = torch.cat(probabilities).mean(dim=0)
         row: Row = {

@@ -84,13 +84,13 @@ class _Runs:
 
     def curve(self, target: str, similarity: str, name: str) -> tuple[list[int], list[float]]:
         """Return a column's steps and the geometric means over the seeds of values above 0."""
-        found: dict[int, list[float]] = {}
+        values: dict[int, list[float]] = {}
         for run in self.of(target, similarity):
             for row in run:
                 if _positive(row[name]):
-                    found.setdefault(int(row["step"]), []).append(row[name])
-        steps = sorted(found)
-        return steps, [statistics.geometric_mean(found[step]) for step in steps]
+                    values.setdefault(int(row["step"]), []).append(row[name])
+        steps = sorted(values)
+        return steps, [statistics.geometric_mean(values[step]) for step in steps]
 
     def mean(self, target: str, similarity: str, name: str, first: int, last: int) -> float:
         """Return the geometric mean of a column's values above 0 over steps and seeds.
@@ -190,14 +190,14 @@ def _gradients_text(runs: _Runs, about: Mapping[str, Any]) -> str:
 
 
 def _unfinished(runs: _Runs) -> list[str]:
-    found = [
+    names = [
         f"{_label(name)} {target} at step {run[-1]['step']}"
         + (f" (seed {run[-1]['seed']})" if len(runs.seeds()) > 1 else "")
         for target in _TARGETS
         for name in _SIMILARITIES
         for run in runs.ended(target, name)
     ]
-    return [f"Not finite, and so ended: {', '.join(found)}."] if found else []
+    return [f"Not finite, and so ended: {', '.join(names)}."] if names else []
 
 
 def _at_step_one(runs: _Runs, optimizer: str) -> list[str]:

@@ -113,8 +113,8 @@ def register_backbone(
             identifier, or a setting is not a field of `BackboneConfig`.
     """
     check_name("backbone", name, BACKBONES)
-    known = {field.name for field in fields(BackboneConfig)} - {"name", "mean", "std"}
-    used = check_words(f"backbone {name}", "settings", settings, sorted(known))
+    field_names = {field.name for field in fields(BackboneConfig)} - {"name", "mean", "std"}
+    used = check_words(f"backbone {name}", "settings", settings, sorted(field_names))
 
     def register(build: Builder) -> Builder:
         check_callable(f"backbone {name}", build, "a class or a function")

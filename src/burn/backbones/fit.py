@@ -10,23 +10,25 @@ Shape = tuple[int, ...]
 
 
 def problems(
-    found: Mapping[str, Shape], expected: Mapping[str, Shape], unknown: Collection[str]
+    present: Mapping[str, Shape], expected: Mapping[str, Shape], unknown: Collection[str]
 ) -> str:
     """Describe what does not fit, at most two kinds of problems; empty where all weights fit.
 
     Args:
-        found: Shapes of the weights by name.
+        present: Shapes of the weights by name.
         expected: Shapes in the network by name.
         unknown: Names of weights that the network has no place for.
     """
     # BN counters appear in newer files only and are not used.
     missing = [
-        name for name in expected if name not in found and not name.endswith("num_batches_tracked")
+        name
+        for name in expected
+        if name not in present and not name.endswith("num_batches_tracked")
     ]
     shapes = [
-        f"{name} {found[name]} instead of {shape}"
+        f"{name} {present[name]} instead of {shape}"
         for name, shape in expected.items()
-        if name in found and found[name] != shape
+        if name in present and present[name] != shape
     ]
     kinds = (("lacks", missing), ("has unknown", unknown), ("has", shapes))
     named = [(words, names) for words, names in kinds if names][:2]

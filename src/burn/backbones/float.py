@@ -114,13 +114,13 @@ def published(name: str) -> PretrainedCfg:
     Raises:
         UserError: timm has no such name; the message lists similar ones.
     """
-    known, _, tag = name.partition(".")
+    architecture, _, tag = name.partition(".")
     try:
         if timm.is_model(name) and (about := timm.get_pretrained_cfg(name)):
             return about
     except RuntimeError:
-        tags = timm.list_pretrained(f"{known}.*")
-        raise unknown(name, f"timm has no {tag} of {known}", tags) from None
+        tags = timm.list_pretrained(f"{architecture}.*")
+        raise unknown(name, f"timm has no {tag} of {architecture}", tags) from None
     raise unknown(name, "give reactnet_a or a timm name", (*BACKBONES, *timm.list_models()))
 
 

@@ -132,8 +132,10 @@ class ReActNet(Backbone):
             for i, block in enumerate(self.blocks)
             for part in ("spatial", "pointwise")
         ]
-        own = cast(nn.Linear, self.feature_layer[0]) if self.config.feature_layer else None
-        return Chain(self.stem, self.stem_norm, layers, own)
+        feature_layer = (
+            cast(nn.Linear, self.feature_layer[0]) if self.config.feature_layer else None
+        )
+        return Chain(self.stem, self.stem_norm, layers, feature_layer)
 
     def pool(self, features: Tensor) -> Tensor:
         pooled = features.mean(dim=(2, 3), dtype=torch.promote_types(features.dtype, torch.float32))

@@ -36,8 +36,8 @@ COMPARED: tuple[str, ...] = (*own_methods(), *MODELS)
 
 def compared() -> tuple[str, ...]:
     """Return the names that `--methods` takes: the paper's, BURN's variants and plugins'."""
-    own = (name for name, entry in METHODS.items() if entry.plugin is not None)
-    return (*COMPARED, *own)
+    of_plugins = (name for name, entry in METHODS.items() if entry.plugin is not None)
+    return (*COMPARED, *of_plugins)
 
 
 def compared_in(family: str) -> tuple[str, ...]:

@@ -37,10 +37,10 @@ def read_campaign(out: Path) -> list[Result]:
     ]
     results: list[Result] = []
     for file, model, trained in sorted(files):
-        found = read_results_of(file, model, trained=trained)
-        if found is None:
+        network_results = read_results_of(file, model, trained=trained)
+        if network_results is None:
             continue
-        results += found
+        results += network_results
         for protocol in get_args(FurtherProtocol):
             results += read_more(file.parent, protocol, model, trained=trained) or ()
     return results
@@ -95,19 +95,19 @@ def open_folder(
             stored = json.loads(content)
             left_out = {name: stored[name] for name in _OPTIONAL - set(shared) if name in stored}
             added = {name for name in _OPTIONAL & set(shared) if name not in stored}
-            known = {name: stored[name] for name in shared if name not in _LATER | added}
-            known |= {name: shared[name] for name in added}
-            known |= {name: stored.get(name) for name in shared if name in _LATER}
+            expected = {name: stored[name] for name in shared if name not in _LATER | added}
+            expected |= {name: shared[name] for name in added}
+            expected |= {name: stored.get(name) for name in shared if name in _LATER}
             before = dict(stored.get("files", {}))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{file} is damaged: give another --out") from error
         names: dict[str, str] = {}  # name given now -> name in NAME.json, for the same file
         for name, value in shared.items():
-            was, is_teacher = known[name], name in ("teacher", "labelled_teacher")
+            was, is_teacher = expected[name], name in ("teacher", "labelled_teacher")
             if was == value or (is_teacher and None in (value, was)):
                 continue
-            if name in _LATER and known[name.removesuffix("_size")] is None:
-                known[name] = value  # the size of a teacher that is added
+            if name in _LATER and expected[name.removesuffix("_size")] is None:
+                expected[name] = value  # the size of a teacher that is added
                 continue
             is_data = name in _DATA
             option = name if name == "semi" else f"--{name.replace('_', '-')}"
@@ -121,10 +121,14 @@ def open_folder(
                     f"{out} was begun with {option} {was}, not {other}: give another --out"
                 )
             if is_data:
-                known[name] = value  # where its images are now
+                expected[name] = value  # where its images are now
             else:
                 names[value] = was
-        shared = {**left_out, **shared, **{n: known[n] for n in shared if known[n] is not None}}
+        shared = {
+            **left_out,
+            **shared,
+            **{n: expected[n] for n in shared if expected[n] is not None},
+        }
         for name, fingerprint in fingerprints.items():
             earlier = before.get(names.get(name, name), fingerprint)
             if earlier != fingerprint and not is_earlier(earlier, fingerprint):

@@ -26,13 +26,13 @@ def main() -> None:
 
 
 def _read(length: int) -> bytes:
-    found = b""
-    while len(found) < length:
-        part = os.read(0, length - len(found))
+    received = b""
+    while len(received) < length:
+        part = os.read(0, length - len(received))
         if not part:
             sys.exit(1)
-        found += part
-    return found
+        received += part
+    return received
 
 
 def _end_with_starter() -> None:

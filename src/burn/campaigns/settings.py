@@ -94,13 +94,13 @@ class FurtherProtocols:
         """
         chosen: list[FurtherProtocol] = []
         for word in filter(None, words_in(self.more)):
-            known = next((name for name in get_args(FurtherProtocol) if name == word), None)
-            if known is None:
+            protocol = next((name for name in get_args(FurtherProtocol) if name == word), None)
+            if protocol is None:
                 there = ", ".join(get_args(FurtherProtocol))
                 raise UserError(f"--more: unknown {word!r}; give some of {there}")
-            if known in chosen:
+            if protocol in chosen:
                 raise UserError(f"--more: {word} is given twice")
-            chosen.append(known)
+            chosen.append(protocol)
         return tuple(chosen)
 
     def check(self) -> None:

@@ -51,8 +51,10 @@ def _paper(
     """
 
     def change(recipe: Recipe) -> Recipe:
-        own = recipe.settings
-        loss = BurnConfig(classifier=classifier, num_classes=own.num_classes, hidden=own.hidden)
+        settings = recipe.settings
+        loss = BurnConfig(
+            classifier=classifier, num_classes=settings.num_classes, hidden=settings.hidden
+        )
         recipe = replace(recipe, stages=stages, settings=replace(loss, **changes))
         return _features(norm=False)(_sign("poly")(recipe))
 

@@ -92,15 +92,15 @@ def load_classifier(path: Path) -> Classifier | None:
         return None
     about = parse_json(text, f"{path}: its description")
     try:
-        found, classes, backbone = about["format"], about["classes"], about["backbone"]
+        file_format, classes, backbone = about["format"], about["classes"], about["backbone"]
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: its description cannot be read") from error
     if lacking := {"weight", "bias"} - tensors.keys():
         raise UserError(f"{path} is not a classifier: it holds no {min(lacking)}")
     weight, bias = tensors["weight"], tensors["bias"]
-    if found != FORMAT:
+    if file_format != FORMAT:
         raise UserError(
-            f"{path} has classifier format {printable(str(found)[:40])}, this burn "
+            f"{path} has classifier format {printable(str(file_format)[:40])}, this burn "
             f"({version('burn-ssl')}) reads {FORMAT}"
         )
     if problem := _problem(weight, bias, classes):

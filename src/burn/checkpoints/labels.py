@@ -23,10 +23,10 @@ def labels_behind(meta: Mapping[str, Any]) -> str | None:
     """
     tuned = meta.get("finetuned")
     origins = [meta, meta.get("teacher"), meta.get("init"), _part(tuned, "teacher")]
-    found = [_part(origin, "labels") for origin in origins]
-    if found[0] is None and _part(meta.get("recipe"), "method") in _LABELLED:
-        found[0] = _part(meta.get("data"), "name")
-    names = dict.fromkeys(printable(name)[:80] for name in found if isinstance(name, str))
+    labels = [_part(origin, "labels") for origin in origins]
+    if labels[0] is None and _part(meta.get("recipe"), "method") in _LABELLED:
+        labels[0] = _part(meta.get("data"), "name")
+    names = dict.fromkeys(printable(name)[:80] for name in labels if isinstance(name, str))
     return " and ".join(names) or None
 
 

@@ -79,5 +79,5 @@ def _of_size(weight: Tensor, size: Tensor) -> Tensor:
     """Return weights scaled to a mean absolute value of each output channel, with their signs."""
     import torch
 
-    found = weight.abs().mean(dim=(1, 2, 3), keepdim=True)
-    return torch.copysign(weight * (size.view_as(found) / found), weight).float()
+    means = weight.abs().mean(dim=(1, 2, 3), keepdim=True)
+    return torch.copysign(weight * (size.view_as(means) / means), weight).float()

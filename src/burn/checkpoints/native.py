@@ -163,11 +163,12 @@ def _meta(text: str | None, file: Path) -> dict[str, Any]:
     meta = parse_json(text, f"{file}: its description")
     if not isinstance(meta, dict) or "format" not in meta:
         raise UserError(f"{file}: its description cannot be read: it does not say its format")
-    found = meta["format"]
-    if found != FORMAT:
+    file_format = meta["format"]
+    if file_format != FORMAT:
         raise UserError(
-            f"{file} has checkpoint format {_short(found)}, this burn ({version('burn-ssl')}) "
-            f"reads {FORMAT}: use the version that wrote it ({_short(meta.get('burn', 'unknown'))})"
+            f"{file} has checkpoint format {_short(file_format)}, this burn "
+            f"({version('burn-ssl')}) reads {FORMAT}: use the version that wrote it "
+            f"({_short(meta.get('burn', 'unknown'))})"
         )
     return meta
 

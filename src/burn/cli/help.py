@@ -78,9 +78,9 @@ def _value(name: str, kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "|".join(map(str, parts))
     if get_origin(kind) in (tuple, list):
-        one = _value(name, parts[0])
+        element = _value(name, parts[0])
         fixed = get_origin(kind) is tuple and Ellipsis not in parts
-        return ",".join([one] * len(parts)) if fixed else f"{one},..."
+        return ",".join([element] * len(parts)) if fixed else f"{element},..."
     number = {int: "N", float: "NUMBER"}.get(kind)
     return _UNITS.get(name, number) if number else _TEXTS.get(name, "TEXT")
 
@@ -108,11 +108,11 @@ def arranged(
     named = {name for names in groups.values() for name in names}
     others = [name for name in by_name if name not in {*named, *_LAST}]
     everything = {**groups, rest: [*others, *_LAST]}
-    found = (
+    sections = (
         (title, [by_name[name] for name in names if name in by_name])
         for title, names in everything.items()
     )
-    return [(title, some) for title, some in found if some]
+    return [(title, some) for title, some in sections if some]
 
 
 def _typed(value: Any) -> str:

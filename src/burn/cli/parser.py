@@ -318,10 +318,10 @@ class Parser(jsonargparse.ArgumentParser):
         }
         if name in actions or name == "--help_fields":
             return actions.get(name)
-        known = list(actions)
-        leaves = {option.rpartition(".")[2].lstrip("-"): option for option in known}
-        near = [option for option in known if option.startswith(f"{name}.")][:1]
-        near = near or difflib.get_close_matches(name, known, n=1)
+        options = list(actions)
+        leaves = {option.rpartition(".")[2].lstrip("-"): option for option in options}
+        near = [option for option in options if option.startswith(f"{name}.")][:1]
+        near = near or difflib.get_close_matches(name, options, n=1)
         near = near or [
             leaves[leaf] for leaf in difflib.get_close_matches(name.lstrip("-"), leaves, n=1)
         ]
@@ -342,8 +342,8 @@ class Parser(jsonargparse.ArgumentParser):
         if not lacking:
             return _readable(message)
         options = (f"--{name}" for name in lacking.split(", "))
-        known = self._option_string_actions
-        names = [_hyphenated(o) if o in known else o[2:].upper() for o in options]
+        actions = self._option_string_actions
+        names = [_hyphenated(o) if o in actions else o[2:].upper() for o in options]
         return f"give {', '.join(names)}: see {self.prog} --help"
 
     def format_help(self) -> str:
@@ -373,10 +373,10 @@ class Parser(jsonargparse.ArgumentParser):
         text = re.sub(r"`([a-z_]+)`", self._option_named, formatter.format_help())
         return re.sub(r"--[a-z_.0-9]+", lambda match: _hyphenated(match[0]), text)
 
-    def _option_named(self, found: re.Match[str]) -> str:
+    def _option_named(self, match: re.Match[str]) -> str:
         """Return a field's name in a docstring as the option that it is here, which is as long."""
-        option = f"--{found[1]}"
-        return option if option in self._option_string_actions else found[0]
+        option = f"--{match[1]}"
+        return option if option in self._option_string_actions else match[0]
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

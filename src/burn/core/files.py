@@ -83,9 +83,9 @@ def write_beside(
         # The error names the user's file, not that in the hidden folder.
         raise OSError(error.errno, error.strerror, str(path)) from error
     except Exception as error:
-        if (known := _as_os_error(error, path)) is None:
+        if (os_error := _as_os_error(error, path)) is None:
             raise
-        raise known from error
+        raise os_error from error
 
 
 def _rename_to_new(temporary: Path, path: Path) -> None:
@@ -110,8 +110,8 @@ def _as_os_error(error: Exception, path: Path) -> OSError | None:
 
     text = str(error)
     if isinstance(error, SafetensorError):
-        if found := re.search(r"\(os error (\d+)\)", text):
-            return OSError(int(found[1]), os.strerror(int(found[1])), str(path))
+        if match := re.search(r"\(os error (\d+)\)", text):
+            return OSError(int(match[1]), os.strerror(int(match[1])), str(path))
         return OSError(errno.EIO, text, str(path))
     if isinstance(error, RuntimeError) and re.search(
         "inline_container|PytorchStreamWriter|iostream", text

@@ -53,14 +53,14 @@ def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> B
     except ValueError as error:  # a null byte
         raise UserError(f"{path}: the name contains a null byte") from error
     try:
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
             raise UserError(f"{path} is a folder, not a file")
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise UserError(f"{path} is not a regular file (a pipe or a device): give a file")
-        if limit is not None and found.st_size > limit:
+        if limit is not None and status.st_size > limit:
             raise UserError(
-                f"{path} has {found.st_size:,} bytes; a file of its kind has at most {limit:,}"
+                f"{path} has {status.st_size:,} bytes; a file of its kind has at most {limit:,}"
             )
         _last_opened[:] = [path]
         return os.fdopen(descriptor, "rb", buffering)

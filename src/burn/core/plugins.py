@@ -104,7 +104,7 @@ def load_plugin(name: str) -> None:
         raise UserError(f"--import {name}: {_described(error, str(path))}") from error
     finally:
         _loading.pop()
-    earlier = there_before and any(f"{one}.".startswith(f"{module}.") for one in _registered)
+    earlier = there_before and any(f"{loaded}.".startswith(f"{module}.") for loaded in _registered)
     if len(_registered) == before and not earlier:
         raise UserError(
             f"--import {name} registers nothing: decorate a class with burn.register_method, "
@@ -139,13 +139,13 @@ def fault_in_plugin(error: BaseException) -> str | None:
         error: An exception that is not a UserError.
     """
     files = _files()
-    found: BaseException | None = error
-    while found is not None:
-        for frame in reversed(traceback.extract_tb(found.__traceback__)):
+    current: BaseException | None = error
+    while current is not None:
+        for frame in reversed(traceback.extract_tb(current.__traceback__)):
             if frame.filename in files:
-                what = shortened(printable(f"{type(found).__name__}: {found}"), 200)
+                what = shortened(printable(f"{type(current).__name__}: {current}"), 200)
                 return f"{files[frame.filename]} line {frame.lineno}: {what}"
-        found = found.__cause__
+        current = current.__cause__
     return None
 
 
@@ -160,22 +160,26 @@ def _files() -> dict[str, str]:
     return files | {file: name for name, file in _installed.items() if file}
 
 
-def require_plugins(needed: Any, kind: str, known: Mapping[str, Any], what: str) -> None:
+def require_plugins(needed: Any, kind: str, registered: Mapping[str, Any], what: str) -> None:
     """Check that the parts of plugins that a file needs are registered.
 
     Args:
         needed: What the file says of its plugins, as `describe_plugin` gives it; it is not trusted.
         kind: method or backbone.
-        known: Registered parts by name.
+        registered: Registered parts by name.
         what: The file, for the message.
 
     Raises:
         UserError: A part is not registered.
     """
-    for one in needed if isinstance(needed, list) else ():
-        if not isinstance(one, dict) or one.get("kind") != kind or str(one.get("name")) in known:
+    for part in needed if isinstance(needed, list) else ():
+        if (
+            not isinstance(part, dict)
+            or part.get("kind") != kind
+            or str(part.get("name")) in registered
+        ):
             continue
-        name, plugin = (shortened(printable(str(one.get(key)))) for key in ("name", "import"))
+        name, plugin = (shortened(printable(str(part.get(key)))) for key in ("name", "import"))
         raise UserError(
             f"{what} needs {kind} {name} of {plugin}, which is not loaded: give --import {plugin}, "
             "or import it first"
@@ -196,13 +200,13 @@ def changed_plugins(before: Any, now: Sequence[Mapping[str, Any]]) -> list[str]:
         before: What run.json says of its plugins, as `describe_plugin` gives it; it is not trusted.
         now: The same of the plugins that are loaded.
     """
-    known = [one for one in before if isinstance(one, dict)] if isinstance(before, list) else []
-    hashes = {(one.get("kind"), one.get("name")): one.get("sha256") for one in known}
+    parts = [part for part in before if isinstance(part, dict)] if isinstance(before, list) else []
+    hashes = {(part.get("kind"), part.get("name")): part.get("sha256") for part in parts}
     return [
-        f"{one['kind']} {one['name']}: {one['import']} has changed since the run began, so the "
+        f"{part['kind']} {part['name']}: {part['import']} has changed since the run began, so the "
         "result may differ from that of a run with either version"
-        for one in now
-        if one["sha256"] != hashes.get((one["kind"], one["name"]))
+        for part in now
+        if part["sha256"] != hashes.get((part["kind"], part["name"]))
     ]
 
 
@@ -318,14 +322,14 @@ def _module_of(path: Path, name: str) -> str:
         sys.path.append(folder)
     importlib.invalidate_caches()
     there = sys.modules.get(module)
-    found = getattr(there, "__file__", None)
+    other_file = getattr(there, "__file__", None)
     if there is None:
         spec = importlib.util.find_spec(module)
-        found = spec.origin if spec else None
-    if found is None or Path(found).resolve() != file:
+        other_file = spec.origin if spec else None
+    if other_file is None or Path(other_file).resolve() != file:
         raise UserError(
             f"--import {name}: {module} is also the name of another module, in "
-            f"{found or 'Python itself'}: rename the file"
+            f"{other_file or 'Python itself'}: rename the file"
         )
     return module
 
@@ -342,6 +346,8 @@ def _described(error: BaseException, file: str) -> str:
     text = shortened(printable(f"{type(error).__name__}: {error}"), 200)
     if isinstance(error, SyntaxError):
         return text
-    own = str(Path(file).resolve()) if file else ""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    plugin_file = str(Path(file).resolve()) if file else ""
+    lines = [
+        f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == plugin_file
+    ]
     return f"line {lines[-1]}: {text}" if lines else text

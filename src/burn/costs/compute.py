@@ -93,12 +93,12 @@ def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any]
         raise UserError(message) from error
     if expected is not None:
         prefix = "backbone."
-        found = {
+        shapes = {
             name.removeprefix(prefix): shape
             for name, shape in description.shapes.items()
             if name.startswith(prefix)
         }
-        misfit = problems(found, expected, [name for name in found if name not in expected])
+        misfit = problems(shapes, expected, [name for name in shapes if name not in expected])
         if misfit:
             raise UserError(f"{description.origin} does not fit the architecture: it {misfit}")
     about = {"precision": precision.value, "stage": stage, "steps": steps, "recipe": recipe}

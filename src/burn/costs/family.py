@@ -198,10 +198,11 @@ def on_front(member: Member, members: Sequence[Member]) -> bool:
 
     if member.milliseconds is None:
         return False
-    own = losses(member)
+    own_losses = losses(member)
     others = [losses(other) for other in members if other.milliseconds is not None]
     return not any(
-        other != own and all(theirs <= ours for theirs, ours in zip(other, own, strict=True))
+        other != own_losses
+        and all(theirs <= ours for theirs, ours in zip(other, own_losses, strict=True))
         for other in others
     )
 

@@ -79,13 +79,13 @@ def named_part(names: Collection[str], split: Split) -> list[str]:
         The names, which differ in case alone if there are several; none unless both the training
         and the test split are named.
     """
-    found: dict[Split, list[str]] = {}
+    parts: dict[Split, list[str]] = {}
     for part, words in _WORDS.items():
         word = next((w for w in words if any(name.lower() == w for name in names)), None)
         if word is None:
             return []
-        found[part] = sorted({name for name in names if name.lower() == word})
-    return found[split]
+        parts[part] = sorted({name for name in names if name.lower() == word})
+    return parts[split]
 
 
 def part_word(file: Path) -> str:

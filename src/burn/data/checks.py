@@ -46,9 +46,9 @@ def require_readable(source: Source, at_least: int = 1) -> None:
             readable += 1
             if readable == at_least:
                 return
-    found = "none" if not readable else f"only {readable}"
+    how_many = "none" if not readable else f"only {readable}"
     of = f"the {tried:,} tried of {len(source):,}" if tried < len(source) else f"its {tried:,}"
-    raise UserError(f"{source.name}: {found} of {of} images can be read{reason}")
+    raise UserError(f"{source.name}: {how_many} of {of} images can be read{reason}")
 
 
 def _samples(source: Source, at_least: int) -> Iterator[tuple[Source, Sequence[int]]]:

@@ -136,12 +136,12 @@ class DatasetSource:
         )
 
     def _read_labels(self) -> tuple[np.ndarray | None, tuple[str, ...], str]:
-        found = self._attribute("targets", "labels")
-        if found is None:
+        targets = self._attribute("targets", "labels")
+        if targets is None:
             return None, (), ""
         wanted = f"one class number, 0 or more, for each of {self._length:,} images"
         try:
-            values = np.asarray(found)
+            values = np.asarray(targets)
             if values.dtype.kind not in "iufbO" or values.shape != (self._length,):
                 what = f"{values.dtype.name} {values.shape}"
                 raise UserError(f"{self.name}: its labels are not {wanted}, but {what}")

@@ -158,9 +158,9 @@ class FeatureCache:
         Returns:
             float16 (views, dimension), or None if those of any view are missing or damaged.
         """
-        found = [self._record(file, epoch, index, v) for v, file in enumerate(self._files(epoch))]
-        known = [record for record in found if record is not None]
-        return np.stack(known) if len(known) == self.num_views else None
+        records = [self._record(file, epoch, index, v) for v, file in enumerate(self._files(epoch))]
+        kept = [record for record in records if record is not None]
+        return np.stack(kept) if len(kept) == self.num_views else None
 
     def write(self, epoch: int, view: int, indices: Sequence[int], values: NDArray[Any]) -> None:
         """Write the features of one view of some images.

@@ -140,7 +140,7 @@ def joined(parts: Sequence[Labels]) -> Labels:
         names = [part.names or _digits(part.numbers) for part in parts]
         every = tuple(sorted({name for part in names for name in part}))
         position = {name: i for i, name in enumerate(every)}
-        maps = [[position[name] for name in own] for own in names]
+        maps = [[position[name] for name in part_names] for part_names in names]
     else:
         every, maps = None, [[_number(name) for name in part.names or ()] for part in parts]
         odd = next((n for part in parts for n in part.names or () if _number(n) < 0), None)
@@ -148,8 +148,8 @@ def joined(parts: Sequence[Labels]) -> Labels:
             reason = f"{shortened(ascii(odd), 80)} is no class number, as most labels are"
     numbers = [
         part.numbers if every is None and part.names is None
-        else np.array([*own, UNLABELLED], dtype=np.int64)[part.numbers]
-        for own, part in zip(maps, parts, strict=True)
+        else np.array([*part_names, UNLABELLED], dtype=np.int64)[part.numbers]
+        for part_names, part in zip(maps, parts, strict=True)
     ]  # fmt: skip
     return Labels(np.concatenate([np.empty(0, np.int64), *numbers]), every, reason)
 
@@ -171,20 +171,20 @@ def with_one_naming(
         NoLabels: A file has a label that it does not name, and others call numbers differently.
     """
     longest = max(names, key=len, default=())
-    if all(own == longest[: len(own)] for own in names):
+    if all(part_names == longest[: len(part_names)] for part_names in names):
         return parts, longest
     named_parts = []
-    for part, own in zip(parts, names, strict=True):
+    for part, part_names in zip(parts, names, strict=True):
         if part.names is not None:
             named_parts.append(part)
             continue
         largest = int(part.numbers.max(initial=UNLABELLED))
-        if largest >= len(own):
+        if largest >= len(part_names):
             raise NoLabels(
                 f"its files name the classes differently, and one that has a label {largest} "
-                f"has names for {len(own)}"
+                f"has names for {len(part_names)}"
             )
-        named_parts.append(Labels(part.numbers, own, part.reason))
+        named_parts.append(Labels(part.numbers, part_names, part.reason))
     return named_parts, ()
 
 
@@ -199,8 +199,8 @@ def _number(name: str) -> int:
 
 def unnamed(labels: Labels, names: Sequence[str]) -> str | None:
     """Return the first text label that `names` lacks, or None."""
-    known = set(names)
-    return next((text for text in _texts(labels, names) if text not in known), None)
+    known_names = set(names)
+    return next((text for text in _texts(labels, names) if text not in known_names), None)
 
 
 def _texts(labels: Labels, names: Sequence[str]) -> tuple[str, ...]:

@@ -90,17 +90,17 @@ def collate(items: Sequence[Item], cached_shape: tuple[int, int] | None = None) 
     cached = None
     if cached_shape is not None:
         nothing = torch.zeros(cached_shape, dtype=torch.float16)
-        rows = [nothing if found.cached is None else found.cached for found in drawn]
-        missing = [row for row, found in enumerate(drawn) if found.cached is None]
+        rows = [nothing if each.cached is None else each.cached for each in drawn]
+        missing = [row for row, each in enumerate(drawn) if each.cached is None]
         values = torch.stack(rows, dim=1) if rows else nothing[:, None][:, :0]
         cached = CachedFeatures(values, torch.tensor(missing, dtype=torch.int64))
     return Batch(
-        views=_stacked([found.views for found in drawn]),
+        views=_stacked([each.views for each in drawn]),
         indices=torch.tensor([item.index for item in good], dtype=torch.int64),
         unreadable=tuple(item.index for item in items if item.drawn is None),
         labels=torch.tensor(labels, dtype=torch.int64) if labels else None,
         epoch=items[0].epoch,
-        teacher_views=_stacked([found.teacher_views for found in drawn if found.cached is None]),
+        teacher_views=_stacked([each.teacher_views for each in drawn if each.cached is None]),
         cached=cached,
     )
 
@@ -137,9 +137,9 @@ def random_views(
 
     def transform(image: Tensor, epoch: int, index: int) -> Drawn:
         views = drawn(image, epoch, index, configs)
-        found = None if cache is None else cache.read(epoch, index)
-        if found is not None:
-            return Drawn(views, cached=torch.from_numpy(found))
+        features = None if cache is None else cache.read(epoch, index)
+        if features is not None:
+            return Drawn(views, cached=torch.from_numpy(features))
         return Drawn(views, drawn(image, epoch, index, teacher_configs))
 
     return transform

@@ -79,12 +79,12 @@ def open_source(spec: str, split: Split = "train") -> Source:
     if spec == "digit-scenes":
         return open_voc(spec, split)
     path = expand(spec)
-    found = status_of(path)
-    if found is None:
+    status = status_of(path)
+    if status is None:
         raise UserError(f"no data at {spec}: give a folder of images, a parquet file, or digits")
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         list_folder(path)  # raises if it cannot be read; globbing would find it empty
-    elif not stat.S_ISREG(found.st_mode):
+    elif not stat.S_ISREG(status.st_mode):
         raise UserError(f"{spec} is neither a folder nor a regular file (a pipe or a device)")
     if path.is_file():
         if path.suffix in LISTS:

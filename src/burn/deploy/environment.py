@@ -67,13 +67,13 @@ def make_environment(folder: Path, packages: Sequence[str] = _PACKAGES) -> Path:
     """
     venv.create(folder, with_pip=False, clear=True)
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    found = subprocess.run(
+    printed = subprocess.run(
         [str(python), "-I", "-c", "import sysconfig; print(sysconfig.get_path('platlib'))"],
         check=True,
         capture_output=True,
         text=True,
     )
-    site = Path(found.stdout.strip())
+    site = Path(printed.stdout.strip())
     for package in packages:
         try:
             installed = distribution(package)
@@ -119,14 +119,14 @@ def run_on_device(
             last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise UserError(f"{packed} cannot be run with numpy and burn-engine alone: {last}")
         facts = json.loads(done.stdout)
-        found = np.load(folder / "scores.npy")
+        scores = np.load(folder / "scores.npy")
     expected, torch_ms = _in_torch(backbone, classifier, images)
     return DeviceRun(
         packages=tuple(facts["packages"]),
         runs_on=facts["runs_on"],
         images=len(images),
-        same_class=int((found.argmax(axis=1) == expected.argmax(axis=1)).sum()),
-        least_cosine=float(cosines(found, expected).min()),
+        same_class=int((scores.argmax(axis=1) == expected.argmax(axis=1)).sum()),
+        least_cosine=float(cosines(scores, expected).min()),
         load_ms=facts["load_ms"],
         image_ms=facts["image_ms"],
         torch_ms=torch_ms,

@@ -144,8 +144,8 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
     affines = [affine(part.norm) for part in parts]
     second = [affine(part.second_norm) for part in parts]
     channels = parts[0].norm.num_features
-    scales = [_mean_sizes(one.weight[None]).reshape(-1) for one in convolutions]
-    weight = joined([_signs(one.weight) for one in convolutions])
+    scales = [_mean_sizes(convolution.weight[None]).reshape(-1) for convolution in convolutions]
+    weight = joined([_signs(convolution.weight) for convolution in convolutions])
     first = parts[0]
     multiplies = first.shortcut_activation is not None
     slopes = np.ones(channels)
@@ -161,7 +161,7 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
         product=multiplies,
         shortcut=True,
         weight=weight,
-        threshold=joined([-float64(one.sign.shift) for one in convolutions]),
+        threshold=joined([-float64(convolution.sign.shift) for convolution in convolutions]),
         multiplier=joined([g * s for (g, _), s in zip(affines, scales, strict=True)]),
         bias=joined([offset for _, offset in affines]),
         inner_slope=joined([float64(part.activation.weight) for part in parts]),
@@ -313,14 +313,14 @@ def _matrix(linear: nn.Linear) -> Matrix:
 
 def _blocks(matrices: Sequence[Matrix]) -> Matrix:
     """Return one matrix with the given ones as blocks on its diagonal."""
-    rows = sum(len(one.weight) for one in matrices)
-    weight = np.zeros((rows, sum(one.weight.shape[1] for one in matrices)))
+    rows = sum(len(matrix.weight) for matrix in matrices)
+    weight = np.zeros((rows, sum(matrix.weight.shape[1] for matrix in matrices)))
     row = column = 0
-    for one in matrices:
-        height, width = one.weight.shape
-        weight[row : row + height, column : column + width] = one.weight
+    for matrix in matrices:
+        height, width = matrix.weight.shape
+        weight[row : row + height, column : column + width] = matrix.weight
         row, column = row + height, column + width
-    return Matrix(weight=weight, bias=np.concatenate([one.bias for one in matrices]))
+    return Matrix(weight=weight, bias=np.concatenate([matrix.bias for matrix in matrices]))
 
 
 def _signs(weight: Tensor) -> Array:

@@ -60,15 +60,15 @@ class Tensor:
 
 def _settings(layer: Layer) -> dict[str, Any]:
     """Return a layer's kind and settings as the program has them."""
-    found: dict[str, Any] = {"kind": layer.kind}
+    settings: dict[str, Any] = {"kind": layer.kind}
     for field, value in vars(layer).items():
         if field != "name" and isinstance(value, int | str):
-            found["gate" if field == "gate_of" else field] = value
+            settings["gate" if field == "gate_of" else field] = value
     if isinstance(layer, GatedConvolution):
-        found["side"] = len(layer.side)
+        settings["side"] = len(layer.side)
     if isinstance(layer, GlobalMean) and layer.scale is not None:
-        found["scaled"] = True
-    return found
+        settings["scaled"] = True
+    return settings
 
 
 def stored(layer: Layer) -> Iterator[tuple[str, Tensor, Array]]:
@@ -107,11 +107,11 @@ def program_of(
         origin: Where the network comes from, as JSON values.
     """
     format = FORMAT
-    if any(isinstance(one, GatedConvolution | BranchedConvolution) for one in layers):
+    if any(isinstance(each, GatedConvolution | BranchedConvolution) for each in layers):
         format = FORMAT_OF_GATES
-    if any(isinstance(one, GlobalMean) and one.scale is not None for one in layers):
+    if any(isinstance(each, GlobalMean) and each.scale is not None for each in layers):
         format = FORMAT_OF_SCALES
-    if any(isinstance(one, GatedConvolution) and one.side for one in layers):
+    if any(isinstance(each, GatedConvolution) and each.side for each in layers):
         format = FORMAT_OF_SIDES
     program: dict[str, Any] = {"format": format, "features": features}
     if classes:

@@ -111,12 +111,12 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
     names = ("features", "scores") if classifier else ("features",)
     images = sample_images(size)
     images = images[: max(2, len(images) * _MANY_PIXELS // size**2)].float() / 255
-    found = np.zeros(0)
+    agreement = np.zeros(0)
 
     def write(beside: Path) -> None:
-        nonlocal found
+        nonlocal agreement
         _export(network, images[:2], names, beside, held.origin)
-        found = _verify(beside, backbone, classifier, images, held.origin)
+        agreement = _verify(beside, backbone, classifier, images, held.origin)
 
     try:
         write_beside(out, write, new=True)
@@ -126,7 +126,7 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
         raise UserError(f"{out} cannot be written: {reason}") from error
     parts = {name.partition(".")[0] for name in held.weights} - {"backbone"}
     left_out = tuple(sorted(parts - {"classifier"} if classifier else parts))
-    least, median = (round(float(value), 6) for value in (found.min(), np.median(found)))
+    least, median = (round(float(value), 6) for value in (agreement.min(), np.median(agreement)))
     return ExportedOnnx(out.stat().st_size, size, names, len(images), least, median, left_out)
 
 
@@ -280,14 +280,14 @@ def _verify(
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     with torch.inference_mode():
-        features, own = features_rounded_and_own(backbone, images)
+        features, unrounded = features_rounded_and_own(backbone, images)
         expected = [features] if classifier is None else [features, classifier(features)]
     batches = [session.run(None, {"images": part.numpy()}) for part in (images[:1], images[1:])]
-    found = [
+    outputs = [
         np.concatenate([np.asarray(x) for x in output]) for output in zip(*batches, strict=True)
     ]
-    each = [cosines(one.numpy(), other) for one, other in zip(expected, found, strict=True)]
-    survives = survives_rounding(cosines(own.numpy(), found[0]))
+    each = [cosines(tensor.numpy(), other) for tensor, other in zip(expected, outputs, strict=True)]
+    survives = survives_rounding(cosines(unrounded.numpy(), outputs[0]))
     if not (survives and all(agree(of_output) for of_output in each)):
         raise UserError(
             f"{origin} cannot be exported: what ONNX Runtime makes of it agrees with the network "

@@ -382,9 +382,12 @@ def _verify(
     model = open_packed(packed, origin)
     pixels = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
     with np.errstate(all="ignore"):  # features that overflow fail the comparison
-        found = np.asarray(model.features(pixels))
-    expected, own = features_rounded_and_own(backbone, images)
-    each, whole = cosines(found, expected.numpy()), cosines(found, own.numpy())
+        packed_features = np.asarray(model.features(pixels))
+    expected, unrounded = features_rounded_and_own(backbone, images)
+    each, whole = (
+        cosines(packed_features, expected.numpy()),
+        cosines(packed_features, unrounded.numpy()),
+    )
     cosine = float(each.min())
     if not agree(each):
         raise UserError(
@@ -414,9 +417,9 @@ def _verify(
     return cosine, float(whole.min()), same_class
 
 
-def _same_top(expected: Array, found: Array) -> Array:
+def _same_top(expected: Array, scores: Array) -> Array:
     """Return for each image whether the top class is the same, or its two best scores are close."""
     rows = np.arange(len(expected))
-    lost = expected.max(axis=1) - expected[rows, found.argmax(axis=1)]
+    lost = expected.max(axis=1) - expected[rows, scores.argmax(axis=1)]
     spread = expected.max(axis=1) - expected.min(axis=1)
     return lost <= _CLOSE_SCORES * spread

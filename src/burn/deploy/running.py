@@ -100,10 +100,10 @@ class PackedForward:
             offset = pool.bias / pool.scale + float64(backbone.feature_norm.running_mean)
         self._offset = torch.from_numpy(offset).float()
         images = sample_images(min(size, LARGEST_CHECKED))
-        found = self.features(images).numpy()
-        expected, own = features_rounded_and_own(backbone, images)
-        whole = cosines(found, own.numpy())
-        if not (agree(cosines(found, expected.numpy())) and survives_rounding(whole)):
+        packed_features = self.features(images).numpy()
+        expected, unrounded = features_rounded_and_own(backbone, images)
+        whole = cosines(packed_features, unrounded.numpy())
+        if not (agree(cosines(packed_features, expected.numpy())) and survives_rounding(whole)):
             raise UserError(
                 "burn-engine cannot run this network: its features agree with PyTorch's only to "
                 f"cosine {whole.min():.6f} (needed: {LEAST_COSINE})"

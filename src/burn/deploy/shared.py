@@ -69,7 +69,7 @@ def cosines(one: Array, other: Array) -> Array:
     return np.where(both_zero, 1.0, products)
 
 
-def agree(found: Array) -> bool:
+def agree(values: Array) -> bool:
     """Return whether two networks whose features have these cosines are the same.
 
     Each network adds in its own order. Where an argument of a sign is nearly 0, rounding turns the
@@ -77,21 +77,21 @@ def agree(found: Array) -> bool:
     100 falls below 0.999. A wrong constant changes every image.
 
     Args:
-        found: Cosine of each image.
+        values: Cosine of each image.
     """
-    return bool((found > LEAST_COSINE).mean() >= _LEAST_SHARE)
+    return bool((values > LEAST_COSINE).mean() >= _LEAST_SHARE)
 
 
-def survives_rounding(found: Array) -> bool:
+def survives_rounding(values: Array) -> bool:
     """Return whether a network is still itself after the gates' weights are rounded to 16 bits.
 
     Of a bnext_t that was trained on 96 × 96 pixels the median is 0.998; where one weight of each
     row is so large that the others are lost, 0.945.
 
     Args:
-        found: Cosine of each image to the features of before.
+        values: Cosine of each image to the features of before.
     """
-    return bool(np.median(found) > _LEAST_ROUNDED)
+    return bool(np.median(values) > _LEAST_ROUNDED)
 
 
 def linear_classifier(checkpoint: Checkpoint, num_features: int) -> nn.Linear | None:

@@ -114,9 +114,9 @@ def embed_part(
     network: Network,
     folder: OutputFolder,
     part: Part,
-    along: Callable[[Images, Iterator[Rows]], Iterator[Rows]],
+    watch: Callable[[Images, Iterator[Rows]], Iterator[Rows]],
 ) -> Written:
-    """Write the file of a part; `along` is passed the batches and yields them again."""
+    """Write the file of a part; `watch` is passed the batches and yields them again."""
     try:
         images = part.open()
     except UserError as error:
@@ -125,7 +125,7 @@ def embed_part(
     pool = ThreadPoolExecutor(network.threads, "embed")
     try:
         rows = _rows(network, images, pool)
-        return folder.write(part, images, along(images, rows))
+        return folder.write(part, images, watch(images, rows))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -153,11 +153,11 @@ def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterato
 
     readers = image_readers(source, positions, tensors=network.tensors)
     tasks = _groups(zip(positions, readers, strict=True), _TASK_IMAGES)
-    made = (one for task in _in_order(pool, prepare, tasks, 2 * network.threads) for one in task)
+    made = (item for task in _in_order(pool, prepare, tasks, 2 * network.threads) for item in task)
     for batch in _groups(made, network.batch_size):
-        good = [(at, one) for at, one in batch if not isinstance(one, UnreadableImage)]
-        bad = [(at, str(one)) for at, one in batch if isinstance(one, UnreadableImage)]
-        outputs = network.finish([one for _, one in good]) if good else None
+        good = [(at, item) for at, item in batch if not isinstance(item, UnreadableImage)]
+        bad = [(at, str(item)) for at, item in batch if isinstance(item, UnreadableImage)]
+        outputs = network.finish([item for _, item in good]) if good else None
         yield Rows([at for at, _ in good], outputs, bad)
 
 

@@ -105,17 +105,17 @@ class OutputFolder:
         self._require_same(file)
 
     def _require_same(self, file: Path) -> None:
-        found = parse_json(read_text(file), str(file))
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        manifest = parse_json(read_text(file), str(file))
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise UserError(f"{file} is not a manifest of this burn's: give another --out")
-        model, own = found.get("model"), self._manifest["model"]
-        if not isinstance(model, dict) or model.get("fingerprint") != own["fingerprint"]:
+        model, ours = manifest.get("model"), self._manifest["model"]
+        if not isinstance(model, dict) or model.get("fingerprint") != ours["fingerprint"]:
             other = printable(str(model.get("name") if isinstance(model, dict) else model))[:80]
             raise UserError(
                 f"{self.path} holds features of another model, {other}: give another --out for "
-                f"{own['name']}"
+                f"{ours['name']}"
             )
-        settings = found.get("settings")
+        settings = manifest.get("settings")
         for name, value in self._manifest["settings"].items():
             before = settings.get(name) if isinstance(settings, dict) else None
             if before != value:
@@ -124,12 +124,12 @@ class OutputFolder:
                     f"{self.path} was begun with {option} {printable(str(before))[:40]}, not "
                     f"{value}: give the same, or another --out"
                 )
-        data, own = found.get("data"), self._manifest["data"]
-        if not isinstance(data, dict) or data.get("fingerprint") != own["fingerprint"]:
+        data, ours = manifest.get("data"), self._manifest["data"]
+        if not isinstance(data, dict) or data.get("fingerprint") != ours["fingerprint"]:
             other = printable(str(data.get("name") if isinstance(data, dict) else data))[:200]
             raise UserError(
-                f"{self.path} holds features of {other} as it was then, not of {own['name']} as it "
-                "is now, or an earlier burn began it, which did not look at the pixels: give "
+                f"{self.path} holds features of {other} as it was then, not of {ours['name']} as "
+                "it is now, or an earlier burn began it, which did not look at the pixels: give "
                 "another --out"
             )
 
@@ -147,8 +147,8 @@ class OutputFolder:
         Raises:
             UserError: It does.
         """
-        own = {self.file(part).name for part in collection.parts}
-        others = sorted(f.name for f in self.path.glob("*.parquet") if f.name not in own)
+        names = {self.file(part).name for part in collection.parts}
+        others = sorted(f.name for f in self.path.glob("*.parquet") if f.name not in names)
         if others:
             raise UserError(
                 f"{self.path / others[0]} is of other data than {collection.name}: give another "
@@ -167,9 +167,9 @@ class OutputFolder:
         try:
             with open_regular(path) as opened, pq.ParquetFile(opened) as file:
                 about = json.loads((file.metadata.metadata or {})[_KEY])
-                found = Written(file.metadata.num_rows, int(about["unreadable"]))
-                own = self._about(part, found.unreadable)
-                same = all(about.get(name) == value for name, value in own.items())
+                written = Written(file.metadata.num_rows, int(about["unreadable"]))
+                expected = self._about(part, written.unreadable)
+                same = all(about.get(name) == value for name, value in expected.items())
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as bad:
             raise UserError(
                 f"{path} is damaged, or burn embed did not write it: remove it, and the same "
@@ -180,7 +180,7 @@ class OutputFolder:
                 f"{path} was computed from other images, by another model, with other settings or "
                 "by an earlier burn: remove it, and the same command computes it again"
             )
-        return found
+        return written
 
     def _about(self, part: Part, unreadable: int) -> dict[str, Any]:
         """Return the metadata of a part's file that say what it was computed from."""

@@ -85,6 +85,6 @@ class PackedNetwork:
 
     def finish(self, prepared: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> Outputs:
         """Return the outputs of a batch, of which `prepare` has computed all."""
-        features = np.stack([found for found, _ in prepared])
-        scores = [found for _, found in prepared if found is not None]
+        features = np.stack([output for output, _ in prepared])
+        scores = [output for _, output in prepared if output is not None]
         return Outputs(features, np.stack(scores) if scores else None)

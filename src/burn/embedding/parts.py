@@ -148,7 +148,7 @@ def _shards(spec: str) -> Collection:
     by_stem: dict[str, list[Path]] = {}
     for path in paths:
         by_stem.setdefault(path.stem, []).append(path)
-    if twice := next((found for found in by_stem.values() if len(found) > 1), None):
+    if twice := next((same_stem for same_stem in by_stem.values() if len(same_stem) > 1), None):
         raise UserError(
             f"{listed(twice, 2)} would give one file {twice[0].stem}.parquet: embed one folder at "
             "a time, each into an --out of its own"

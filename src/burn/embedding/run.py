@@ -78,14 +78,14 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
             folder.require_no_others(collection)
             parts = collection.parts[number::count]
             total = len(parts)
-            found = {part.name: there for part in parts if (there := folder.find(part))}
-            complete, new = len(found), 0
+            written_parts = {part.name: there for part in parts if (there := folder.find(part))}
+            complete, new = len(written_parts), 0
             failed: list[str] = []
             with _Progress(console, collection, parts) as progress:
                 for part in parts:
-                    if part.name in found:
+                    if part.name in written_parts:
                         progress.advance(part, 1.0)
-                missing = [part for part in parts if part.name not in found]
+                missing = [part for part in parts if part.name not in written_parts]
                 if config.cluster is None:
                     done = _one_by_one(network, folder, missing, progress)
                 else:
@@ -95,7 +95,7 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
                         failed.append(f"{folder.file(part).name}: {written}")
                         console.print(printable(f"not computed: {failed[-1]}"), style="yellow")
                         continue
-                    found[part.name] = written
+                    written_parts[part.name] = written
                     complete, new = complete + 1, new + 1
         except KeyboardInterrupt as stopped:
             done = f"{complete:,} of {total:,} files are complete in {out}"
@@ -108,8 +108,8 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     return Embedded(
         complete,
         new,
-        sum(written.images for written in found.values()),
-        sum(written.unreadable for written in found.values()),
+        sum(written.images for written in written_parts.values()),
+        sum(written.unreadable for written in written_parts.values()),
         network.num_features,
         len(network.classes),
     )
@@ -120,9 +120,9 @@ def _one_by_one(
 ) -> Iterator[tuple[Part, Written | str]]:
     """Compute parts here, and yield what was written of each, or why it could not be."""
     for part in parts:
-        along = partial(progress.along, part)
+        watch = partial(progress.along, part)
         try:
-            yield part, embed_part(network, folder, part, along)
+            yield part, embed_part(network, folder, part, watch)
         except LostPart as error:
             yield part, str(error)
 

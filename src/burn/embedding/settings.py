@@ -89,13 +89,13 @@ class EmbedConfig:
         """
         if self.share is None:
             return 0, 1
-        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.share, re.ASCII)
-        if not found or not 1 <= int(found[1]) <= int(found[2]):
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.share, re.ASCII)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
             raise UserError(
                 f"--share {shortened(self.share)} is not one of several shares: give 3/100 for the "
                 "third of 100"
             )
-        return int(found[1]) - 1, int(found[2])
+        return int(match[1]) - 1, int(match[2])
 
     def check(self) -> None:
         """Check all values.

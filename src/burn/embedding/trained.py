@@ -103,8 +103,8 @@ def _open(config: EmbedConfig) -> tuple[Model, Classifier | None]:
 def _named_head(config: EmbedConfig, backbone: Backbone) -> Classifier | None:
     if config.head is None:
         return None
-    found = read_head(expand(config.head), backbone)
-    return Classifier(found.weight.detach(), found.bias.detach(), found.classes, found.backbone)
+    head = read_head(expand(config.head), backbone)
+    return Classifier(head.weight.detach(), head.bias.detach(), head.classes, head.backbone)
 
 
 def _fingerprint(model: Model, classifier: Classifier | None) -> str:

@@ -89,7 +89,7 @@ def _matched(train: Source, test: Source) -> Source:
                     f"{len(named.classes)} classes {listed(named.classes, 5)}"
                 )
             return test
-        names = [[str(int(name)) for name in one] for one in names]  # 01 is 1
+        names = [[str(int(name)) for name in part_names] for part_names in names]  # 01 is 1
         lacking = set(numbered.classes) - {str(int(name)) for name in named.classes}
         if lacking:
             raise UserError(

@@ -140,10 +140,10 @@ class TransferConfig:
     def linear(self) -> LinearConfig:
         """Return the settings of linear evaluation, with the dataset's for fields that are None."""
         base = _PLACES if self.settings == "places205" else LinearConfig()
-        own = {name: value for name, value in asdict(self).items() if name != "settings"}
+        given = {name: value for name, value in asdict(self).items() if name != "settings"}
         if (self.settings, self.probe, self.lr) == ("places205", "mlp", "auto"):
-            own["lr"] = _PLACES_RATE  # auto would be the paper's for the other datasets
-        return replace(base, **{name: value for name, value in own.items() if value is not None})
+            given["lr"] = _PLACES_RATE  # auto would be the paper's for the other datasets
+        return replace(base, **{name: value for name, value in given.items() if value is not None})
 
     def check(self) -> None:
         """Check all values.

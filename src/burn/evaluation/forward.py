@@ -56,8 +56,10 @@ class Forward:
         device = next(self.backbone.parameters()).device
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
             images = views.to(device, non_blocking=True)
-            found = pool(self.backbone.forward_features(images)) if pool else self._fastest(images)
-            return found.float()
+            features = (
+                pool(self.backbone.forward_features(images)) if pool else self._fastest(images)
+            )
+            return features.float()
 
     @cached_property
     def _fastest(self) -> Callable[[Tensor], Tensor]:

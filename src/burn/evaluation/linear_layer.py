@@ -163,12 +163,12 @@ def train_linear_at_best_rate(
     scores = evaluated.scores(held_out.values.to(device)).cpu()
     finite = scores.isfinite().all(dim=(1, 2)).tolist()
     accuracies = [
-        100 * top_k(own, held_out.labels, 1) if valid else 0.0
-        for own, valid in zip(scores, finite, strict=True)
+        100 * top_k(rate_scores, held_out.labels, 1) if valid else 0.0
+        for rate_scores, valid in zip(scores, finite, strict=True)
     ]
     losses = [
-        float(F.cross_entropy(own, held_out.labels)) if valid else math.inf
-        for own, valid in zip(scores, finite, strict=True)
+        float(F.cross_entropy(rate_scores, held_out.labels)) if valid else math.inf
+        for rate_scores, valid in zip(scores, finite, strict=True)
     ]
     best = max(range(len(accuracies)), key=lambda i: (accuracies[i], -losses[i]))
     complete.copy(best, first)

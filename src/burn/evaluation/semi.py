@@ -195,8 +195,8 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
                 final = best
         except KeyboardInterrupt as stopped:
             # The file may hold runs of other sweeps, too.
-            found = (sweep.find(lr=lr, head_factor=f, on=config.select) for lr, f in grid)
-            num_kept = sum(part is not None for part in found)
+            finished = (sweep.find(lr=lr, head_factor=f, on=config.select) for lr, f in grid)
+            num_kept = sum(part is not None for part in finished)
             raise interrupted(
                 f"interrupted: {num_kept} of {num_runs} runs are kept in {kept_in}; the "
                 "same command resumes",
@@ -242,8 +242,8 @@ def _is_of(network: Path, about: Mapping[str, Any]) -> bool:
     """Return whether a file is the network of a run."""
     if not network.is_file():
         return False
-    found = read_description(network).meta.get("finetuned")
-    return isinstance(found, dict) and about.items() <= found.items()
+    described = read_description(network).meta.get("finetuned")
+    return isinstance(described, dict) and about.items() <= described.items()
 
 
 def _keep_network(

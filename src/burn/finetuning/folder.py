@@ -97,8 +97,8 @@ class TunedFolder:
         file = self.path / "results.jsonl"
         every = read_results(file) if file.is_file() else []
         # `burn evaluate --out` writes its own there, and a confusion.json.
-        found = [result for result in every if result.protocol == KIND]
-        return found if {result.metric for result in found} >= {"top1", "top5"} else []
+        results = [result for result in every if result.protocol == KIND]
+        return results if {result.metric for result in results} >= {"top1", "top5"} else []
 
     def require_own(self, checkpoint: Checkpoint) -> None:
         """Check that a checkpoint in the folder belongs to the run.
@@ -116,11 +116,11 @@ def _identity(described: Any) -> dict[str, Any]:
     """Return what makes two descriptions those of one run; places of images are left out."""
     if not isinstance(described, Mapping):
         return {}
-    found: dict[str, Any] = {"plan": described.get("plan")}
+    identity: dict[str, Any] = {"plan": described.get("plan")}
     for part in ("start", "data", "test", "teacher"):
         about = described.get(part)
         if isinstance(about, Mapping):
-            found[part] = {k: about[k] for k in ("fingerprint", "images", "size") if k in about}
+            identity[part] = {k: about[k] for k in ("fingerprint", "images", "size") if k in about}
         else:
-            found[part] = None
-    return json.loads(json.dumps(found))
+            identity[part] = None
+    return json.loads(json.dumps(identity))

@@ -193,8 +193,8 @@ def _train(job: Job, folder: TunedFolder) -> None:
     said = f"linear classifier on the frozen network: {frozen:.1f} % of the held-out images"
     if taught is not None:
         of_teacher = linear_start(taught, job.learn, seed)
-        known = accuracy(of_teacher, taught, job.held)
-        said += f", on the teacher: {known:.1f} %"
+        teacher_accuracy = accuracy(of_teacher, taught, job.held)
+        said += f", on the teacher: {teacher_accuracy:.1f} %"
     job.console.print(said, highlight=False)
     steps = job.steps(job.learn, config.trial_epochs) * config.trials
     steps += job.steps(job.train, config.epochs)

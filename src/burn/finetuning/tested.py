@@ -50,8 +50,8 @@ def test(
         raise UserError("the scores of the test images are not finite: give lower --lrs")
     of_class = _class_accuracies(scores, features.labels, context.class_names)
     numbers = {f"top{k}": 100 * top_k(scores, features.labels, k) for k in (1, 5)}
-    known = [one["top1"] for one in of_class.values() if one["images"]]
-    numbers["mean per class"] = sum(known) / len(known)
+    accuracies = [measured["top1"] for measured in of_class.values() if measured["images"]]
+    numbers["mean per class"] = sum(accuracies) / len(accuracies)
     about = held.meta["finetuned"]
     told = ("lr", "head_lr", "linear", "trials", "calibration")
     settings = {
@@ -78,10 +78,10 @@ def test(
 def _class_accuracies(scores: Tensor, labels: Tensor, names: Sequence[str]) -> dict[str, Any]:
     """Return top-1 in percent and number of test images of each class, by its name."""
     right = scores.topk(1, dim=1).indices[:, 0] == labels
-    found = {}
+    accuracies = {}
     for label, name in enumerate(names):
         rows = labels == label
         count = int(rows.sum())
         top1 = round(100 * float(right[rows].float().mean()), 4) if count else None
-        found[name] = {"top1": top1, "images": count}
-    return found
+        accuracies[name] = {"top1": top1, "images": count}
+    return accuracies

@@ -87,10 +87,10 @@ def _trial(
 ) -> dict[str, Any]:
     """Train on the images that are not held out, and evaluate on those that are."""
     config = job.config
-    if found := kept.find(lr=lr, head_lr=head_lr):
+    if earlier_trial := kept.find(lr=lr, head_lr=head_lr):
         progress.skip(job.steps(job.learn, config.trial_epochs))
-        job.earlier += found["seconds"]
-        return found
+        job.earlier += earlier_trial["seconds"]
+        return earlier_trial
     began = time.perf_counter()
     progress.begin(f"trial, lr {lr:g}, {head_lr:g}")
     backbone = copy.deepcopy(job.model.backbone)

@@ -73,8 +73,8 @@ class _Block(torch.autograd.Function):
         ctx.halves = halves
         ctx.counts = []  # of each half: the values of a channel in all processes, or None
         kept = [x]
-        for half, own in zip(halves, parted(parameters, halves), strict=True):
-            shift, weight, gain, bias, before, slope, after = own
+        for half, tensors in zip(halves, parted(parameters, halves), strict=True):
+            shift, weight, gain, bias, before, slope, after = tensors
             norm = half.norm
             y = half.convolve(shifted_by(shift, x), weight)
             # BN's bias and RPReLU's first shift are added together, which saves a pass.
@@ -113,13 +113,13 @@ class _Block(torch.autograd.Function):
                 x = _activated(z, slope, after)
             del z
         (grad,) = grads
-        found: list[Tensor | None] = []
+        gradients: list[Tensor | None] = []
         for i in reversed(range(len(halves))):
             grad, own = _half_backward(
                 grad, maps.pop(), kept[1 + 3 * i : 4 + 3 * i], halves[i], parts[i], ctx.counts[i]
             )
-            found = [*own, *found]
-        return grad, None, *found
+            gradients = [*own, *gradients]
+        return grad, None, *gradients
 
 
 def _half_backward(

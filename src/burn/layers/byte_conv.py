@@ -79,16 +79,16 @@ def _convolve(x: Tensor, weight: Tensor, stride: int, padding: int, dtype: torch
     signs = positive.view(torch.uint8).mul_(2)  # 0 and 2; the zero point 1 is also the padding
     window = ([stride] * 2, [padding] * 2, [1, 1], 1)
     key = (weight.data_ptr(), weight.shape, signs.shape)
-    known = _packed.get()
-    if known is not None and key in known:
-        _, scale, packed = known[key]
+    cache = _packed.get()
+    if cache is not None and key in cache:
+        _, scale, packed = cache[key]
     else:
         scale = weight_scale(weight).flatten().float()
         packed = torch.ops.onednn.qconv_prepack(
             hard_sign(weight).to(torch.int8), scale, 1.0, 1, *window, list(signs.shape)
         )
-        if known is not None:  # it keeps the weight, so that no other one gets its address
-            known[key] = weight, scale, packed
+        if cache is not None:  # it keeps the weight, so that no other one gets its address
+            cache[key] = weight, scale, packed
     zeros = torch.zeros(len(weight), dtype=torch.int64)
     return torch.ops.onednn.qconv2d_pointwise(
         signs, 1.0, 1, packed, scale, zeros, None, *window, 1.0, 0, dtype, "none", [], ""
@@ -122,7 +122,7 @@ def _works() -> bool:
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         whole = F.conv2d(hard_sign(x), hard_sign(weight) * weight_scale(weight), None, 2, 1)
         try:
-            found = _convolve(x, weight, 2, 1, torch.float32)
+            result = _convolve(x, weight, 2, 1, torch.float32)
         except (AttributeError, RuntimeError, TypeError):
             return False
-        return torch.allclose(found, whole, rtol=1e-5, atol=1e-5)
+        return torch.allclose(result, whole, rtol=1e-5, atol=1e-5)

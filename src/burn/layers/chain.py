@@ -104,4 +104,4 @@ class Chain:
         """The least binary precision of its layers: BINARY only where all have binary weights."""
         precisions = {half.convolution.precision for _, half in self.layers}
         order = (Precision.FLOAT, Precision.BINARY_ACTIVATIONS, Precision.BINARY)
-        return next((one for one in order if one in precisions), Precision.FLOAT)
+        return next((least for least in order if least in precisions), Precision.FLOAT)

@@ -113,12 +113,12 @@ def synchronized_norm(
 
 
 def shared_statistics(
-    own: Tensor, norm: nn.BatchNorm2d | nn.SyncBatchNorm
+    local: Tensor, norm: nn.BatchNorm2d | nn.SyncBatchNorm
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Exchange statistics with the other processes, and update the running ones.
 
     Args:
-        own: Mean and variance of each channel, and the number of its values, in this process:
+        local: Mean and variance of each channel, and the number of its values, in this process:
             (2 · channels + 1,).
         norm: The layer.
 
@@ -130,9 +130,9 @@ def shared_statistics(
     assert norm.running_var is not None
     assert norm.momentum is not None
     world = distributed.get_world_size(norm_group(norm))
-    shares = [torch.empty_like(own) for _ in range(world)]
-    distributed.all_gather(shares, own, group=norm_group(norm))
-    channels = len(own) // 2
+    shares = [torch.empty_like(local) for _ in range(world)]
+    distributed.all_gather(shares, local, group=norm_group(norm))
+    channels = len(local) // 2
     means, variances, numbers = torch.stack(shares).split([channels, channels, 1], dim=1)
     count = numbers.sum()
     weights = numbers / count
@@ -215,8 +215,8 @@ def _input_gradient(
     def channel(vector: Tensor) -> Tensor:
         return vector.view(1, -1, *[1] * (y.ndim - 2))
 
-    found = torch.addcmul(channel(offset), y, channel(slope))
-    return found.addcmul_(grad, channel(factor)).to(y.dtype)
+    gradient = torch.addcmul(channel(offset), y, channel(slope))
+    return gradient.addcmul_(grad, channel(factor)).to(y.dtype)
 
 
 def norm_group(norm: nn.Module) -> Any:

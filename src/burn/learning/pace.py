@@ -141,9 +141,9 @@ def time_range(least: float, most: float) -> str:
     )
     if first == "0 s":
         return f"up to {last}"
-    one, unit = first.rsplit(" ", 1)
-    same = " " not in one and last.count(" ") == 1 and last.endswith(f" {unit}")
-    return first if first == last else f"{one if same else first} to {last}"
+    number, unit = first.rsplit(" ", 1)
+    same = " " not in number and last.count(" ") == 1 and last.endswith(f" {unit}")
+    return first if first == last else f"{number if same else first} to {last}"
 
 
 _STEPS = ((10, 85), (60, 900), (300, 5100), (1800, 36_000), (3600, 172_800), (86_400, math.inf))

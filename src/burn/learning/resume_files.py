@@ -36,9 +36,9 @@ def first_difference(old: Any, new: Any, name: str = "") -> str | None:
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
-            found = first_difference(old[key], new.get(key), f"{name}.{key}" if name else key)
-            if found:
-                return found
+            difference = first_difference(old[key], new.get(key), f"{name}.{key}" if name else key)
+            if difference:
+                return difference
         return None
     return None if old == new else f"{name} was {old}, is {new}"
 
@@ -165,7 +165,7 @@ class ResumeFiles:
                 if archive.testzip() is not None:  # torch never compares the checksums
                     return "damaged"
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-            found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
+            tensor_shapes = {name: tensor.shape for name, tensor in content["state_dict"].items()}
             content = self._as_now(content)
             whole = all(content[part] for part in _HELD) and "callbacks" in content
             written_with = json.loads(content.get("settings", "{}"))  # earlier versions had none
@@ -179,4 +179,4 @@ class ResumeFiles:
             return "from another training"
         if difference := self._difference(written_with, json.loads(self.settings)):
             return f"from a training with other settings ({difference})"
-        return None if found == shapes else "from another training"
+        return None if tensor_shapes == shapes else "from another training"

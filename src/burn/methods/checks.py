@@ -84,9 +84,9 @@ def check_output(name: str, method: Any, inputs: tuple[Any, ...], output: Any) -
         if value.is_complex():
             raise UserError(f"method {name}: {what} must be a real number, got {value.dtype}")
     expected = (len(inputs[0].indices), method.backbone.num_features)
-    found = tuple(output.features.shape) if isinstance(output.features, Tensor) else None
-    if found != expected:
-        got = type(output.features).__name__ if found is None else f"shape {found}"
+    shape = tuple(output.features.shape) if isinstance(output.features, Tensor) else None
+    if shape != expected:
+        got = type(output.features).__name__ if shape is None else f"shape {shape}"
         raise UserError(
             f"method {name}: features must be the backbone's, of shape {expected}, got {got}"
         )

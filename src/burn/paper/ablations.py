@@ -206,12 +206,12 @@ def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationR
     Returns:
         Each group of which two or more variants were run, with the rows of these.
     """
-    found = []
+    tables = []
     for group in GROUPS:
         rows = [_row(row, mine) for row in group.rows if (mine := _of(results, row.variant))]
         if len(rows) > 1:
-            found.append((group, rows))
-    return found
+            tables.append((group, rows))
+    return tables
 
 
 def _of(results: Sequence[Result], variant: str) -> list[Result]:

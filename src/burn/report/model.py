@@ -259,7 +259,7 @@ def networks(gathered: Gathered) -> list[Network]:
         for j in evaluated
         if j.result.model.startswith("random") and (stated := _stated(j.result.model))
     }
-    found = []
+    evaluated_networks = []
     for (model, _, checkpoint), cluster in clusters.items():
         first = cluster[0]
         runs = tuple({j.run.folder: j.run for j in cluster if j.run}.values())
@@ -272,7 +272,7 @@ def networks(gathered: Gathered) -> list[Network]:
         where = short_path(str(first.group) if first.group else checkpoint)
         entry = METHODS.get(model) if first.group in compared else None
         name = entry.title if entry else model
-        found.append(
+        evaluated_networks.append(
             Network(
                 f"{name} ({where})" if model in several else name,
                 kind,
@@ -283,7 +283,7 @@ def networks(gathered: Gathered) -> list[Network]:
                 tuple(_number(*key, rs.values()) for key, rs in columns.items()),
             )
         )
-    return found
+    return evaluated_networks
 
 
 def _number(
@@ -340,8 +340,12 @@ def _labels(results: Sequence[Result]) -> dict[str, str]:
         settings = list(variants.values())
         names = sorted({name for s in settings for name in s})
         differ = [name for name in names if len({json.dumps(s.get(name)) for s in settings}) > 1]
-        for key, own in variants.items():
-            told = [f"{_plain(name)} {_plain(own[name])}" for name in differ if name in own]
+        for key, distinguishing in variants.items():
+            told = [
+                f"{_plain(name)} {_plain(distinguishing[name])}"
+                for name in differ
+                if name in distinguishing
+            ]
             labels[key] = ", ".join([number_name(protocol, metric), *told])
     return labels
 
@@ -369,15 +373,15 @@ def _plain(value: Any) -> str:
     return str(value).replace("_", " ") if not isinstance(value, bool) else str(value).lower()
 
 
-def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Verdict:
+def verdict(all_networks: Sequence[Network], candidates: Sequence[Network] = ()) -> Verdict:
     """Answer whether training worked, by the first of the protocols that can tell.
 
     Args:
-        found: All networks.
+        all_networks: All networks.
         candidates: Networks that the answer may be about; empty for all.
     """
-    students = [n for n in candidates or found if n.kind in ("binary", "half")]
-    pool = students or [n for n in candidates or found if n.kind == "float"]
+    students = [n for n in candidates or all_networks if n.kind in ("binary", "half")]
+    pool = students or [n for n in candidates or all_networks if n.kind == "float"]
     for protocol, metric in _MEASURES:
         able = [
             (n, found_number)
@@ -385,8 +389,8 @@ def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Ver
             if (found_number := n.find(protocol, metric)) and not found_number.meaningless
         ]
         if able:
-            network, own = max(able, key=lambda pair: _rank(*pair))
-            return _verdict(network, own, found)
+            network, number = max(able, key=lambda pair: _rank(*pair))
+            return _verdict(network, number, all_networks)
     return Verdict()
 
 
@@ -402,7 +406,7 @@ _MEASURES = (
 )
 
 
-def _rank(network: Network, own: Number) -> tuple[Any, ...]:
+def _rank(network: Network, number: Number) -> tuple[Any, ...]:
     """Rank networks for the answer.
 
     Runs that were given directly come first, then BURN, then fully binary networks, then the best.
@@ -412,41 +416,41 @@ def _rank(network: Network, own: Number) -> tuple[Any, ...]:
         network.method == "burn",
         network.kind == "binary",
         not network.method.startswith("supervised"),
-        own.mean,
+        number.mean,
     )
 
 
-def _verdict(network: Network, own: Number, found: Sequence[Network]) -> Verdict:
-    floor = random_of(network, own, found)
-    teacher = _teacher_of(network, own, found) if network.kind != "float" else None
+def _verdict(network: Network, number: Number, all_networks: Sequence[Network]) -> Verdict:
+    floor = random_of(network, number, all_networks)
+    teacher = _teacher_of(network, number, all_networks) if network.kind != "float" else None
     training, short = training_of(network), None
     word: Literal["yes", "barely", "no", "unknown"] = "unknown"
     if floor is not None:
-        above = own.mean - max(floor.mean, own.largest_class or 0.0)
+        above = number.mean - max(floor.mean, number.largest_class or 0.0)
         word = "yes" if above >= _LEARNED else "barely" if above >= BARELY else "no"
     if (
         word != "yes"
-        and own.protocol != "finetune"  # whose network was pretrained for many more
+        and number.protocol != "finetune"  # whose network was pretrained for many more
         and training is not None
         and training.steps < FEW_STEPS
     ):
         word, short = "unknown", training
-    return Verdict(word, network, own, floor, teacher, own.largest_class, short)
+    return Verdict(word, network, number, floor, teacher, number.largest_class, short)
 
 
-def random_of(network: Network, own: Number, found: Sequence[Network]) -> Number | None:
+def random_of(network: Network, number: Number, all_networks: Sequence[Network]) -> Number | None:
     """Return the same number of the same network with random weights, at the same precision."""
     able = [
         n
-        for n in found
-        if n.kind == "random" and n.like(own) and _precision(n) == _precision(network)
+        for n in all_networks
+        if n.kind == "random" and n.like(number) and _precision(n) == _precision(network)
     ]
     best = max(
         able,
         key=lambda n: (n.group == network.group, n.checkpoint == network.checkpoint),
         default=None,
     )
-    return best.like(own) if best else None
+    return best.like(number) if best else None
 
 
 def _precision(network: Network) -> Kind:
@@ -461,9 +465,9 @@ def _precision(network: Network) -> Kind:
     return "half" if two and stage_in(network.checkpoint) == 1 else "binary"
 
 
-def _teacher_of(network: Network, own: Number, found: Sequence[Network]) -> Number | None:
+def _teacher_of(network: Network, number: Number, all_networks: Sequence[Network]) -> Number | None:
     """Return a float network's number for comparison, preferably that of the network's teacher."""
-    able = [n for n in found if n.kind == "float" and n.like(own)]
+    able = [n for n in all_networks if n.kind == "float" and n.like(number)]
     taught = words(network.run.about, "teacher", "spec") if network.run else ""
     labelled = network.method == "supervised_kl"
     best = max(
@@ -476,4 +480,4 @@ def _teacher_of(network: Network, own: Number, found: Sequence[Network]) -> Numb
         ),
         default=None,
     )
-    return best.like(own) if best else None
+    return best.like(number) if best else None

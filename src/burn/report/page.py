@@ -91,13 +91,13 @@ def _render(gathered: Gathered, detail: Detail, panel: TryIt | None) -> str:
 
 
 def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, Any]:
-    found = networks(gathered)
+    all_networks = networks(gathered)
     ablated = {group.folder for group in gathered.groups if group.ablation}
-    candidates = [network for network in found if network.group not in ablated]
+    candidates = [network for network in all_networks if network.group not in ablated]
     for group in gathered.groups if not candidates else ():
-        default = default_variant(group, of_group(group, found))
+        default = default_variant(group, of_group(group, all_networks))
         candidates += [default] if default else []
-    answer = verdict(found, candidates)
+    answer = verdict(all_networks, candidates)
     chosen = [run for run in gathered.runs if run.chosen]
     notes = [*gathered.notes]
     charts = [
@@ -115,18 +115,20 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
         )
     if detail is not _DETAILS[0]:
         notes.append("Pictures were made smaller, or left out, to keep the page below 5 MB.")
-    groups = [_group(group, place, found, gathered) for place, group in enumerate(gathered.groups)]
+    groups = [
+        _group(group, place, all_networks, gathered) for place, group in enumerate(gathered.groups)
+    ]
     analyses = [analysis_part(a, place) for place, a in enumerate(gathered.analyses)]
-    first = opening(answer, gathered, found, [a["title"] for a in analyses])
+    first = opening(answer, gathered, all_networks, [a["title"] for a in analyses])
     page: dict[str, Any] = {
         "opening": first,
         "title": f"{first.headline} · BURN report",
         "over": _over(gathered, answer),
         "alarms": alarms(gathered),
-        "cautions": cautions(gathered, found),
+        "cautions": cautions(gathered, all_networks),
         "tiles": tiles(answer, gathered),
-        "ladder": ladder(answer, found, gathered.groups),
-        "beside": beside_paper(found, answer, gathered.groups),
+        "ladder": ladder(answer, all_networks, gathered.groups),
+        "beside": beside_paper(all_networks, answer, gathered.groups),
         "runs": [
             {
                 "name": run.name,
@@ -142,7 +144,7 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
         "runs_table": runs_table(gathered.runs) if len(gathered.runs) > 1 else None,
         "groups": groups,
         "curves": charts,
-        "results": result_tables([n for n in found if n.group is None]),
+        "results": result_tables([n for n in all_networks if n.group is None]),
         "confusions": [confusion_part(c, f"c{i}") for i, c in enumerate(gathered.confusions)],
         "neighbours": [neighbours_part(n, detail) for n in neighbours[: detail.networks]],
         "detected": [detected_part(d, detail) for d in gathered.detected],
@@ -154,9 +156,9 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
     return page | {"nav": _nav(page, panel)}
 
 
-def _answers_first(found: Sequence[Neighbours], answer: Verdict) -> list[Neighbours]:
+def _answers_first(neighbours: Sequence[Neighbours], answer: Verdict) -> list[Neighbours]:
     """Return one set for each network and its images, with that of the answer's network first."""
-    kept = {(n.model, n.checkpoint, n.train, n.test): n for n in found}
+    kept = {(n.model, n.checkpoint, n.train, n.test): n for n in neighbours}
     mine = answer.network.checkpoint if answer.network else ""
     name = answer.network.name if answer.network else ""
     return sorted(
@@ -179,7 +181,7 @@ def _over(gathered: Gathered, answer: Verdict) -> str:
 
 
 def _nav(page: dict[str, Any], panel: TryIt | None) -> list[tuple[str, str]]:
-    known = [
+    entries = [
         ("answer", "Answer", True),
         ("paper", "The paper", page["beside"]),
         ("runs", "Training", page["runs"] or page["runs_table"]),
@@ -194,7 +196,7 @@ def _nav(page: dict[str, Any], panel: TryIt | None) -> list[tuple[str, str]]:
         ("try", "Try it", panel),
         ("sources", "Sources", True),
     ]
-    return [(id, name) for id, name, there in known if there]
+    return [(id, name) for id, name, there in entries if there]
 
 
 def _own_settings(run: Run) -> dict[str, Any]:
@@ -208,9 +210,9 @@ def _own_settings(run: Run) -> dict[str, Any]:
 
 
 def _group(
-    group: Group, place: int, found: Sequence[Network], gathered: Gathered
+    group: Group, place: int, all_networks: Sequence[Network], gathered: Gathered
 ) -> dict[str, Any]:
-    mine = of_group(group, found)
+    mine = of_group(group, all_networks)
     folder = group.folder.resolve()
     runs = [run for run in gathered.runs if run.folder.resolve().parent == folder]
     key = f"g{place}"

@@ -74,10 +74,10 @@ class Origin:
         if not self.folder.is_dir():
             raise UserError(f"it has no folder {self.folder}, where the command was given")
         try:
-            found = read_text(self.out / _MARK)
+            mark = read_text(self.out / _MARK)
         except UserError:
-            found = ""
-        if found != self.token:
+            mark = ""
+        if mark != self.token:
             raise UserError(
                 f"it does not see {self.out}: --out needs a folder that all nodes share"
             )

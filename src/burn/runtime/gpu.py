@@ -89,9 +89,9 @@ def gpu_failures_named(smaller: str) -> Iterator[None]:
         text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or ("CU" in text and _MEMORY.search(text)):
             raise UserError(f"the GPU runs out of memory: {smaller}") from error
-        if found := _NOT_DETERMINISTIC.match(text):
+        if match := _NOT_DETERMINISTIC.match(text):
             raise UserError(
-                f"--deterministic: {found[1]} has no deterministic form on this device; leave the "
+                f"--deterministic: {match[1]} has no deterministic form on this device; leave the "
                 "option out"
             ) from error
         raise

@@ -108,8 +108,8 @@ def source_commit(package: Path = Path(__file__).parents[1]) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError):
         return None
     lines = answer.stdout.splitlines()
-    found = [line.split()[2] for line in lines if line.startswith("# branch.oid ")]
-    if not found or found[0] == "(initial)":
+    commits = [line.split()[2] for line in lines if line.startswith("# branch.oid ")]
+    if not commits or commits[0] == "(initial)":
         return None
     changed = any(not line.startswith("#") for line in lines)
-    return found[0][:7] + ("+" if changed else "")
+    return commits[0][:7] + ("+" if changed else "")

@@ -53,11 +53,11 @@ def launch(arguments: Sequence[str], devices: int, num_nodes: int) -> int:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for local in range(devices):
-            own = {"LOCAL_RANK": str(local), "RANK": str(node * devices + local)}
+            ranks = {"LOCAL_RANK": str(local), "RANK": str(node * devices + local)}
             processes.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "burn", *arguments],
-                    env={**os.environ, **shared, **own, _PIPE: str(reading)},
+                    env={**os.environ, **shared, **ranks, _PIPE: str(reading)},
                     pass_fds=[reading],
                     start_new_session=True,  # Ctrl-C reaches them through us, once
                 )

@@ -176,7 +176,7 @@ def _train(
     """Train the stages that are not done yet, in order."""
     seen = run.processes.gather(run.source.fingerprint)
     if len(set(seen)) > 1:
-        rank = next(i for i, found in enumerate(seen) if found != seen[0])
+        rank = next(i for i, state in enumerate(seen) if state != seen[0])
         run.fail(f"process {rank} finds other images at {run.plan.data} than process 0")
     run.processes.run_on_main(lambda: make_folder(out))
     with contextlib.ExitStack() as held:

@@ -324,10 +324,10 @@ def require_same_recipe(out: Path, plan: RunPlan) -> None:
     """
     from burn.learning.resume_files import first_difference
 
-    own = read_plan(out)
+    run_plan = read_plan(out)
     before, now = (
         {**json.loads(json.dumps(each.recipe.to_json())), "steps": each.max_steps}
-        for each in (own, plan)
+        for each in (run_plan, plan)
     )
     if difference := first_difference(before, now):
         raise UserError(f"{out} was begun with other settings: {difference}; give another --out")

@@ -122,8 +122,8 @@ class Stage:
             if layers:
                 callbacks.append(Layers(every, layers, record))
             labels = run.source.labels
-            known = None if labels is None else labels[labels >= 0]
-            if known is not None and len(known) >= LEAST_IMAGES and np.ptp(known) > 0:
+            labelled = None if labels is None else labels[labels >= 0]
+            if labelled is not None and len(labelled) >= LEAST_IMAGES and np.ptp(labelled) > 0:
                 knn = OnlineKnn(run.source, recipe.views, monitor, record, self._stop)
                 callbacks.append(knn)
         threads = None

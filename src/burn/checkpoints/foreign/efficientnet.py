@@ -41,10 +41,10 @@ def efficientnet_names(expected: Collection[str], classifiers: Collection[str]) 
 
 def _of_blocks(expected: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield their names and timm's inside blocks, which they number across all stages."""
-    found = [match for name in expected if (match := _BLOCK.fullmatch(name))]
-    places = sorted({(int(m[1]), int(m[2])) for m in found})
-    widening = {(int(m[1]), int(m[2])) for m in found if m[3] == "conv_pwl"}
-    for match in found:
+    matches = [match for name in expected if (match := _BLOCK.fullmatch(name))]
+    places = sorted({(int(m[1]), int(m[2])) for m in matches})
+    widening = {(int(m[1]), int(m[2])) for m in matches if m[3] == "conv_pwl"}
+    for match in matches:
         place, layer, rest = (int(match[1]), int(match[2])), match[3], match[4]
         names = _WIDENING if place in widening else _PLAIN
         if layer == "se":

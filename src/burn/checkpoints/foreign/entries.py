@@ -58,7 +58,7 @@ def sort_entries(content: Mapping[Any, Any], parts: Mapping[str, str | None]) ->
     Raises:
         UserError: There are two different tensors of the same name, or too many entries.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     origins: dict[str, tuple[str, str]] = {}  # by name: the part and the path it was found in
     dropped: Counter[str] = Counter()
     unknown: list[str] = []
@@ -79,21 +79,21 @@ def sort_entries(content: Mapping[Any, Any], parts: Mapping[str, str | None]) ->
             unknown.append(path)
         elif place is None:
             dropped[part.removesuffix(".")] += 1
-        elif (here := place + name.removeprefix(part)) not in found:
-            found[here] = value
+        elif (here := place + name.removeprefix(part)) not in tensors:
+            tensors[here] = value
             origins[here] = part, path
-        elif _same(found[here], value):
+        elif _same(tensors[here], value):
             copies[origins[here][0], part] = None
         else:
             both = listed([origins[here][1], path], 2)
             raise UserError(f"it holds weights twice with different numbers: {both}")
     used = {part: parts[part] for part, _ in origins.values()}
-    known = {there: here for there, here in {**used, **parts}.items() if here is not None}
+    counterparts = {there: here for there, here in {**used, **parts}.items() if here is not None}
     notes = tuple(
         f"held twice, with equal numbers: {one}*" + (f" and {two}*" if two != one else "")
         for one, two in copies
     )
-    return Entries(found, dict(dropped), unknown, list(known.items()), notes)
+    return Entries(tensors, dict(dropped), unknown, list(counterparts.items()), notes)
 
 
 def _part_of(path: str, parts: Collection[str]) -> tuple[str | None, str]:
@@ -127,11 +127,11 @@ def _flatten(content: Mapping[Any, Any], depth: int = 3) -> Iterator[tuple[str, 
             yield str(key), value
 
 
-def check_entries(found: Mapping[str, Tensor], shapes: Shapes, entries: Entries) -> None:
-    """Check that `found` has exactly these names and shapes, and finite numbers.
+def check_entries(tensors: Mapping[str, Tensor], shapes: Shapes, entries: Entries) -> None:
+    """Check that `tensors` has exactly these names and shapes, and finite numbers.
 
     Args:
-        found: Tensors by name.
+        tensors: Tensors by name.
         shapes: Shapes that are expected, by name.
         entries: The entries of the file, for its own names and the unknown ones.
 
@@ -139,7 +139,7 @@ def check_entries(found: Mapping[str, Tensor], shapes: Shapes, entries: Entries)
         UserError: Something is missing, unknown, of another shape or kind, or not finite.
     """
     theirs = entries.theirs
-    expected = {name: tensor for name, tensor in found.items() if name in shapes}
+    expected = {name: tensor for name, tensor in tensors.items() if name in shapes}
     shape = [
         f"{theirs(name)} {tuple(tensor.shape)} instead of {shapes[name]}"
         for name, tensor in expected.items()
@@ -154,9 +154,9 @@ def check_entries(found: Mapping[str, Tensor], shapes: Shapes, entries: Entries)
         or tensor.is_complex()
         or tensor.is_quantized
     ]
-    unknown = [*entries.unknown, *(theirs(name) for name in found if name not in shapes)]
+    unknown = [*entries.unknown, *(theirs(name) for name in tensors if name not in shapes)]
     problems = {
-        "lacks": [theirs(name) for name in shapes if name not in found],
+        "lacks": [theirs(name) for name in shapes if name not in tensors],
         "has unknown": unknown,
         "has": shape or kind,
     }
@@ -177,6 +177,6 @@ def check_entries(found: Mapping[str, Tensor], shapes: Shapes, entries: Entries)
 
 def misfit(problems: Mapping[str, Sequence[str]]) -> UserError:
     """Return an error of the first two kinds of problems, on two lines of a terminal at most."""
-    found = [(words, names) for words, names in problems.items() if names][:2]
-    each = 2 if len(found) == 1 else 1
-    return UserError("; ".join(f"it {words} {listed(names, each)}" for words, names in found))
+    kinds = [(words, names) for words, names in problems.items() if names][:2]
+    each = 2 if len(kinds) == 1 else 1
+    return UserError("; ".join(f"it {words} {listed(names, each)}" for words, names in kinds))

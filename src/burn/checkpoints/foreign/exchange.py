@@ -324,24 +324,24 @@ def _read(content: Mapping[Any, Any], format: str) -> _Published:
     backbone = describe_backbone(config, Precision.BINARY)
     ours = backbone.state_dict()
     layout = layout_of(entries, format, ours)
-    found = entries.found
+    tensors = entries.found
     shapes: Shapes = {}
     for some in (*layout.pieces.values(), *layout.unused.values()):
         shapes |= some
     heads: dict[str, int] = {}
     of_heads: Shapes = {}
     for part, alternatives in _HEADS[format].items():
-        if held := take(found, part):
+        if held := take(tensors, part):
             features = None if part == "teacher_classifier." else backbone.num_features
             head = _head_shapes(_layers(alternatives, held), held, features)
             of_heads |= {part + name: shape for name, shape in head.items()}
             learned = (s for n, s in head.items() if n.endswith(("weight", "bias")))
             heads[part.removesuffix(".")] = sum(map(math.prod, learned))
-    check_entries(found, shapes | of_heads, entries)
-    notes = entries.notes + (bnext_notes(found, config) if format == "bnext" else ())
-    weights, zeros = {name: _real(found[name]) for name in of_heads}, 0
+    check_entries(tensors, shapes | of_heads, entries)
+    notes = entries.notes + (bnext_notes(tensors, config) if format == "bnext" else ())
+    weights, zeros = {name: _real(tensors[name]) for name in of_heads}, 0
     for name, like in ours.items():
-        pieces = [_real(found[theirs]) for theirs in layout.pieces[name]]
+        pieces = [_real(tensors[theirs]) for theirs in layout.pieces[name]]
         if name.endswith(_SIGNED):
             zeros += sum(int((piece == 0).sum()) for piece in pieces)
         weights[f"backbone.{name}"] = _made_of(pieces, name, like)

@@ -179,8 +179,8 @@ def _stem(entries: Entries) -> Tensor:
 
 def _part(rest: str, table: Mapping[str, str]) -> str:
     """Return the published name of a part of a layer, whose table has the longer names first."""
-    own = next(own for own in table if rest == own or rest.startswith(f"{own}."))
-    return table[own] + rest.removeprefix(own)
+    prefix = next(prefix for prefix in table if rest == prefix or rest.startswith(f"{prefix}."))
+    return table[prefix] + rest.removeprefix(prefix)
 
 
 # --- ReActNet-A. ---
@@ -245,15 +245,15 @@ def _both_kinds(*, flat: bool) -> Iterator[str]:
 
 def _bnext_config(entries: Entries) -> BackboneConfig:
     """Return the settings of the network, by the stem's channels and the number of blocks."""
-    found, stem = entries.found, _stem(entries)
-    blocks = len({n.split(".")[1] for n in found if n.startswith("feature.")}) - 1
-    fitting = [one for one in BNEXT if num_blocks(one) == blocks]
+    tensors, stem = entries.found, _stem(entries)
+    blocks = len({n.split(".")[1] for n in tensors if n.startswith("feature.")}) - 1
+    fitting = [name for name in BNEXT if num_blocks(name) == blocks]
     if not fitting:
         raise UserError(f"it has {blocks} blocks, which no BNext has")
     # bnext_s is a bnext_t of width 1.5; a network is given the name at which its width is 1.
-    exact = [one for one in fitting if stem_channels(one) == len(stem)]
+    exact = [name for name in fitting if stem_channels(name) == len(stem)]
     chosen = (exact or fitting)[0]
-    head = found.get("classifier.weight")
+    head = tensors.get("classifier.weight")
     other_classes = head is not None and head.ndim == 2 and len(head) != _IMAGENET_CLASSES
     return BackboneConfig(
         name=chosen,
@@ -297,22 +297,22 @@ def _bnext_layout(ours: Mapping[str, Tensor]) -> Layout:
     return layout
 
 
-def bnext_notes(found: Mapping[str, Tensor], config: BackboneConfig) -> tuple[str, ...]:
+def bnext_notes(tensors: Mapping[str, Tensor], config: BackboneConfig) -> tuple[str, ...]:
     """Return remarks on a network of BNext. Raises UserError if its weights are not binary yet."""
     notes: list[str] = []
     if config.stem_stride == 1:
         notes.append("the stem has stride 1, as its code takes it for other than 1000 classes")
     outside = sum(
         int(((tensor < 0) | (tensor > 1)).sum())
-        for name, tensor in found.items()
+        for name, tensor in tensors.items()
         if name.endswith(".scale")
     )
     if outside:
         notes.append(f"{outside} shares of mixtures outside [0, 1] are cut off there, as it trains")
     soft = weights = 0
-    for name, temperature in found.items():
+    for name, temperature in tensors.items():
         if name.endswith(".binary_conv.temperature"):
-            weight = found[name.replace("temperature", "weight")]
+            weight = tensors[name.replace("temperature", "weight")]
             weights += weight.numel()
             if float(temperature) >= _COLD:
                 soft += int((weight.abs() < float(temperature)).sum())
@@ -331,8 +331,8 @@ def bnext_notes(found: Mapping[str, Tensor], config: BackboneConfig) -> tuple[st
 
 def _expert_config(entries: Entries) -> BackboneConfig:
     """Return the settings of the network, by the stem's channels and the first experts."""
-    found, names = entries.found, ("conv3.0.weight", "layer1.0.conv1.weight")
-    stem, experts = (found.get(name) for name in names)
+    tensors, names = entries.found, ("conv3.0.weight", "layer1.0.conv1.weight")
+    stem, experts = (tensors.get(name) for name in names)
     if stem is None or stem.ndim != 4 or experts is None or experts.ndim != 5:
         raise misfit({"lacks": list(names), "has unknown": entries.unknown})
     return BackboneConfig(

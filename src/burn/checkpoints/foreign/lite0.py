@@ -31,12 +31,12 @@ def lite0_file() -> Path:
     Raises:
         UserError: The package is not installed, or its file is not the known one.
     """
-    found = find_spec(_PACKAGE)
-    if found is None or not found.submodule_search_locations:
+    package = find_spec(_PACKAGE)
+    if package is None or not package.submodule_search_locations:
         raise UserError(
             f"--teacher {NAME} needs a package: pip install {_PACKAGE.replace('_', '-')}"
         )
-    file = Path(next(iter(found.submodule_search_locations))) / _FILE
+    file = Path(next(iter(package.submodule_search_locations))) / _FILE
     digest = sha256_of(file)
     if digest != _SHA256:
         raise UserError(

@@ -71,8 +71,8 @@ def split_name(spec: str) -> tuple[str, str]:
         return name, rest
     if not rest:
         raise UserError(f"--teacher {spec}: give a file of weights after the colon")
-    found = status_of(expand(rest))
-    if found is None or stat.S_ISDIR(found.st_mode):
+    status = status_of(expand(rest))
+    if status is None or stat.S_ISDIR(status.st_mode):
         raise UserError(f"no weights file at {rest}")
     return name, rest
 

@@ -30,8 +30,8 @@ class Dtype:
     """
 
     def __init__(self, kind: object = None, *_: object) -> None:
-        known = isinstance(kind, str) and _KIND.fullmatch(kind)
-        self.kind, self.order = str(kind) if known else None, "="
+        match = isinstance(kind, str) and _KIND.fullmatch(kind)
+        self.kind, self.order = str(kind) if match else None, "="
 
     def __setstate__(self, state: object) -> None:
         """Take the order of bytes from a pickle's state, whose second value it is."""

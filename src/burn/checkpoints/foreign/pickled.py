@@ -192,8 +192,8 @@ class Walk:
         """Return a storage by what is told of it: its class, record, device and length."""
         given = told.parts
         kinds = [item.kind for item in given[:5]]
-        known = told.kind == "tuple" and kinds == ["text", "name", "text", "text", "number"]
-        match = _STORAGES.fullmatch(given[1].text) if known else None
+        is_storage = told.kind == "tuple" and kinds == ["text", "name", "text", "text", "number"]
+        match = _STORAGES.fullmatch(given[1].text) if is_storage else None
         element = _ELEMENT_BYTES.get(match[1]) if match else None
         if element is None or given[0].text != "storage":
             self._refuse("a storage of another kind")

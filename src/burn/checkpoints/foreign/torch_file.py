@@ -227,12 +227,12 @@ def _is_read_alike(opened: BinaryIO, size: int, entries: Iterable[zipfile.ZipInf
 
 def _fields(extra: bytes) -> list[int]:
     """Return the kinds of the fields that an entry of a zip archive has beside its own."""
-    found = []
+    kinds = []
     while len(extra) >= 4:
         kind, length = struct.unpack("<HH", extra[:4])
-        found.append(kind)
+        kinds.append(kind)
         extra = extra[4 + length :]
-    return found
+    return kinds
 
 
 def _stored(opened: BinaryIO, entry: zipfile.ZipInfo) -> BinaryIO:

@@ -216,21 +216,21 @@ def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
     content = read_weights(file, network)
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
-    found = _fit(content, file, model, described)
+    fitted = _fit(content, file, model, described)
     expected = model.state_dict()
-    _check_numbers({**found.backbone, **found.head, **found.classifier}, expected, str(file))
+    _check_numbers({**fitted.backbone, **fitted.head, **fitted.classifier}, expected, str(file))
 
     def make() -> Backbone:
         backbone = build_backbone(config, Precision.FLOAT).eval()
-        _weights_of(backbone).load_state_dict(found.backbone, strict=False)
+        _weights_of(backbone).load_state_dict(fitted.backbone, strict=False)
         return backbone
 
-    origin = _origin(spec, config.name, found.place, file)
+    origin = _origin(spec, config.name, fitted.place, file)
     return _Source(
         LateBackbone(described, make),
         _classifiers(described),
-        found.head,
-        found.classifier,
+        fitted.head,
+        fitted.classifier,
         file,
         origin,
     )
@@ -317,8 +317,8 @@ def read_weights(file: Path, network: int | None = None) -> Any:
             return load_file(file)
         check_torch_file(file, limit)
         # A Namespace holds values alone: DINO and timm keep their options in one.
-        known = [argparse.Namespace, *((of, name) for name, of in STAND_INS.items())]
-        with warnings.catch_warnings(), torch.serialization.safe_globals(known):
+        allowed = [argparse.Namespace, *((of, name) for name, of in STAND_INS.items())]
+        with warnings.catch_warnings(), torch.serialization.safe_globals(allowed):
             warnings.simplefilter("ignore")  # torch warns of odd pickles before it refuses them
             content = torch.load(file, map_location="cpu", weights_only=True)
     except UserError:
@@ -354,17 +354,19 @@ def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Bac
     places = places_in(held, sum(tensor.numel() for tensor in expected.values()))
     best = Sorted("", {}, {}, {}, [])
     for naming in (_as_they_are, _numbered, _renamed, _converted):
-        found = [
+        candidates = [
             sort(held, place, named, expected, classifiers)
             for place in places
             if (named := naming(below(held, place), model, classifiers))
         ]
-        whole = [one for one in found if not _problems(one.backbone, (), expected)]
-        copies = {one.place + path for one in whole for path in expected}
-        for one in found:
-            one.unknown[:] = [path for path in one.unknown if path not in copies]
-        best = max([best, *found], key=lambda one: len(one.backbone))
-        if whole := [one for one in whole if not one.unknown]:
+        whole = [
+            candidate for candidate in candidates if not _problems(candidate.backbone, (), expected)
+        ]
+        copies = {candidate.place + path for candidate in whole for path in expected}
+        for candidate in candidates:
+            candidate.unknown[:] = [path for path in candidate.unknown if path not in copies]
+        best = max([best, *candidates], key=lambda candidate: len(candidate.backbone))
+        if whole := [candidate for candidate in whole if not candidate.unknown]:
             _check_attention(whole[0].place, model, name)
             return _preferred(whole, file, name)
     if not best.backbone:
@@ -388,14 +390,14 @@ def _unread(tensor: Tensor) -> str | None:
     return None if tensor.layout == torch.strided else str(tensor.layout).removeprefix("torch.")
 
 
-def _preferred(found: Sequence[Sorted], file: Path, name: str) -> Sorted:
+def _preferred(candidates: Sequence[Sorted], file: Path, name: str) -> Sorted:
     """Return the first of several networks of a file.
 
     Raises:
         UserError: Another has other numbers, and the places do not tell which one is meant.
     """
-    first = found[0]
-    for other in found[1:]:
+    first = candidates[0]
+    for other in candidates[1:]:
         equal = all(torch.equal(first.backbone[n], t) for n, t in other.backbone.items())
         if rank(other.place) == rank(first.place) and not equal:
             places = listed([f"{first.place}*", f"{other.place}*"], 2)
@@ -482,8 +484,8 @@ def _problems(
     weights: Mapping[str, Tensor], unknown: Collection[str], expected: Mapping[str, Tensor]
 ) -> str:
     """Describe what does not fit, at most two kinds of problems; empty where all fits."""
-    found, wanted = ({n: tuple(t.shape) for n, t in of.items()} for of in (weights, expected))
-    return problems(found, wanted, unknown)
+    shapes, wanted = ({n: tuple(t.shape) for n, t in of.items()} for of in (weights, expected))
+    return problems(shapes, wanted, unknown)
 
 
 def _check_numbers(

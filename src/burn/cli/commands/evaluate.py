@@ -77,6 +77,6 @@ def _texts(protocol: str, known: bool) -> tuple[str, str]:
         how = f"{_EVALUATE}. --help after a protocol's name\nshows its settings, whose defaults are"
         return f"{how} the paper's:\n\n{rows}", _EXAMPLES
     about = _PROTOCOLS.get(protocol, "one that a plugin added")
-    own = [line for line in _EXAMPLES.splitlines() if f"evaluate {protocol} " in line]
+    examples = [line for line in _EXAMPLES.splitlines() if f"evaluate {protocol} " in line]
     other = f"  burn evaluate {protocol} runs/student --train photos/train --test photos/val"
-    return f"{_EVALUATE}.\n\n  {protocol}  {about}", "\n".join(own or [other])
+    return f"{_EVALUATE}.\n\n  {protocol}  {about}", "\n".join(examples or [other])

@@ -178,24 +178,24 @@ def _packed_pretrained(name: str) -> Path | None:
     from burn_engine.errors import ModelError
     from burn_engine.pretrained import find, read_model
 
-    found = find(name)
-    if found is None:
+    pretrained = find(name)
+    if pretrained is None:
         return None
     try:
         read_model(name)  # which compares the file with its SHA-256
     except ModelError as error:
         raise UserError(f"{name}: {error}") from error
-    return found.path
+    return pretrained.path
 
 
 def _bytes(name: str, text: str | None) -> int | None:
     """Return the number of bytes that an option such as --flash 320K names."""
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,12})([KM]?)", text)
-    if not found:
+    match = re.fullmatch(r"([0-9]{1,12})([KM]?)", text)
+    if not match:
         raise UserError(f"--{name} {text!r} is not a number of bytes, such as 327680, 320K or 1M")
-    return int(found[1]) * {"": 1, "K": 2**10, "M": 2**20}[found[2]]
+    return int(match[1]) * {"": 1, "K": 2**10, "M": 2**20}[match[2]]
 
 
 def _export_reactnet(options: Any) -> None:

@@ -94,12 +94,12 @@ def _family_info(options: Any, console: Console) -> None:
             "--width"
         )
     size = family.IMAGE_SIZE if options.image_size is None else options.image_size
-    found = family.measure_family(size, console)
+    measured = family.measure_family(size, console)
     if options.json:
-        print(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        print(json.dumps(asdict(measured), indent=2, ensure_ascii=False))
         return
-    Console(markup=False, highlight=False).print(family.family_table(found))
-    for line in family.family_notes(found):
+    Console(markup=False, highlight=False).print(family.family_table(measured))
+    for line in family.family_notes(measured):
         print(printable(line))
 
 

@@ -184,8 +184,8 @@ def _require_effect(arguments: Sequence[str], chosen: Any) -> None:
     A sweep over its values would measure nothing. A configuration file may have such settings, as
     that of a whole recipe does.
     """
-    own = chosen.settings
-    unread = own.without_effect() if hasattr(own, "without_effect") else {}
+    settings = chosen.settings
+    unread = settings.without_effect() if hasattr(settings, "without_effect") else {}
     for word in arguments:
         option = word.partition("=")[0]
         name = option.removeprefix(f"--{chosen.method}.").replace("-", "_")

@@ -251,12 +251,12 @@ class _Steps:
         """Check that the packed file, if it is there, is the one that these steps made."""
         from burn.core.inputs import sha256_of
 
-        own = {self._replaced(work)}
+        hashes = {self._replaced(work)}
         if _is_packed(work / _PACKED):
-            own.add(sha256_of(work / _PACKED))
+            hashes.add(sha256_of(work / _PACKED))
         elif _measured(work / "tuned", "finetune"):
             return  # all but packing is done, so the file may be an earlier burn's, and is compared
-        if out.exists() and sha256_of(out) not in own:
+        if out.exists() and sha256_of(out) not in hashes:
             raise UserError(
                 f"{self._out} was not made by the steps in {self._work}: move it away, or give "
                 "another name and --work"
@@ -267,8 +267,8 @@ class _Steps:
         from burn.core.files import write_text
         from burn.core.inputs import sha256_of
 
-        own = overwrite or _is_packed(work / _PACKED)  # the file was compared with that
-        replaced = sha256_of(out) if own and out.is_file() else self._replaced(work)
+        may_replace = overwrite or _is_packed(work / _PACKED)  # the file was compared with that
+        replaced = sha256_of(out) if may_replace and out.is_file() else self._replaced(work)
         text = json.dumps({**plan, "replaces": replaced}, indent=2) + "\n"
         write_text(work / _PLAN, text)
 
@@ -367,20 +367,20 @@ def _measured(folder: Path, protocol: str) -> list[Result]:
     from burn.core.results import read_results
 
     file = folder / "results.jsonl"
-    found = read_results(file) if file.is_file() else []
-    return [r for r in found if (r.protocol, r.metric) == (protocol, "top1")]
+    results = read_results(file) if file.is_file() else []
+    return [r for r in results if (r.protocol, r.metric) == (protocol, "top1")]
 
 
 def _newest(folder: Path, protocol: str) -> Result:
     """Return the accuracy that a step has just measured, or an earlier call of it."""
-    found = _measured(folder, protocol)
-    value = found[-1].value if found else None
+    accuracies = _measured(folder, protocol)
+    value = accuracies[-1].value if accuracies else None
     if not isinstance(value, (int, float)) or not 0 <= value <= 100:
         raise UserError(
             f"{folder / 'results.jsonl'} has no accuracy of {protocol}: remove {folder}, and the "
             "same command does this step again"
         )
-    return found[-1]
+    return accuracies[-1]
 
 
 def _text(result: Result) -> str:

@@ -172,10 +172,10 @@ def _background(random: np.random.Generator) -> np.ndarray:
     """Draw a background: a gradient with clouds or stripes and a few shapes, int64 (h, w, 3)."""
     rows, columns = np.mgrid[:_HEIGHT, :_WIDTH]
     angle = random.uniform(0, 2 * np.pi)
-    along = np.cos(angle) * columns / _WIDTH + np.sin(angle) * rows / _HEIGHT
-    along = (along - along.min()) / (along.max() - along.min())
+    position = np.cos(angle) * columns / _WIDTH + np.sin(angle) * rows / _HEIGHT
+    position = (position - position.min()) / (position.max() - position.min())
     first, second = random.integers(30, 226, (2, 3))
-    pixels = first + along[..., None] * (second - first)
+    pixels = first + position[..., None] * (second - first)
     if random.random() < 0.5:
         coarse = random.integers(0, 256, (random.integers(4, 12), random.integers(4, 12)))
         clouds = Image.fromarray(coarse.astype(np.uint8)).resize(

@@ -74,12 +74,12 @@ class Cifar:
         return f"{self.name}[{index}]"
 
 
-def _labels(found: Any) -> np.ndarray:
+def _labels(labels: Any) -> np.ndarray:
     # NumPy would visit every value of nested lists, of which there may be any number, since lists
     # may share elements.
-    if not isinstance(found, list) or not all(type(label) is int for label in found):
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise TypeError("its labels are not a list of integers")
-    return np.array(found, dtype=np.int64)
+    return np.array(labels, dtype=np.int64)
 
 
 def _load(path: Path) -> dict[bytes, Any]:

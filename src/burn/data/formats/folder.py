@@ -37,7 +37,7 @@ class Folder(ImageFiles):
 
     def __init__(self, path: Path, note: str = "") -> None:
         self.root, self.note = path, note
-        found: list[tuple[str, int]] = []
+        entries: list[tuple[str, int]] = []
         skipped = Skipped()
         for listing in walk(path):
             for file in skipped.add(listing):
@@ -46,21 +46,21 @@ class Folder(ImageFiles):
                 size = full.stat().st_size if full.exists() else 0
                 if full.exists() and not full.is_file():
                     continue  # a pipe or a device would block
-                found.append((full.relative_to(path).as_posix(), size))
+                entries.append((full.relative_to(path).as_posix(), size))
         self.skipped = skipped.files
-        if not found:
+        if not entries:
             unread = skipped.text(others=False)
             raise UserError(
                 f"{path} holds no image ({', '.join(e[1:] for e in SUFFIXES)})"
                 + (f", but {unread}" if unread else "")
             )
-        self.stray = stray_images([name for name, _ in found])
+        self.stray = stray_images([name for name, _ in entries])
         if self.stray:
-            found = [entry for entry in found if "/" in entry[0]]
+            entries = [entry for entry in entries if "/" in entry[0]]
         self.name = str(path)
         self._path = path
-        self._names = [name for name, _ in found]
-        content = file_contents([(path / name, size) for name, size in found])
+        self._names = [name for name, _ in entries]
+        content = file_contents([(path / name, size) for name, size in entries])
         self.fingerprint = digest(*self._names, content)
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()

@@ -55,8 +55,8 @@ class Listing:
 
 def is_cub(folder: Path) -> bool:
     """Return whether a folder is laid out as CUB-200-2011."""
-    own = ("image_class_labels.txt", "train_test_split.txt")
-    return any((folder / file).is_file() for file in own)
+    names = ("image_class_labels.txt", "train_test_split.txt")
+    return any((folder / file).is_file() for file in names)
 
 
 def read_cub(folder: Path, split: Split) -> Listing:
@@ -202,10 +202,12 @@ def _with_files(
     if not listed:
         raise UserError(f"{name} lists no image")
     sizes = [_size(root, image) for image, _ in listed]
-    found = [(*entry, size) for entry, size in zip(listed, sizes, strict=True) if size is not None]
-    if not found:
+    present = [
+        (*entry, size) for entry, size in zip(listed, sizes, strict=True) if size is not None
+    ]
+    if not present:
         raise UserError(f"{root} holds none of the {len(listed)} images that {name} lists")
-    names, labels, sizes = map(list, zip(*found, strict=True))
+    names, labels, sizes = map(list, zip(*present, strict=True))
     numbers = np.array(labels, dtype=np.int64)
     content = file_contents([(root / name, size) for name, size in zip(names, sizes, strict=True)])
     return Listing(
@@ -215,7 +217,7 @@ def _with_files(
         labels=numbers,
         classes=classes,
         fingerprint=digest(*names, numbers.tobytes(), content),
-        missing=len(listed) - len(found),
+        missing=len(listed) - len(present),
     )
 
 

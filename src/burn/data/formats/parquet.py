@@ -287,15 +287,15 @@ class _Thrift:
 
     def struct(self, depth: int = 0) -> dict[int, int]:
         """Read a struct; return the number and value of each integer field."""
-        found: dict[int, int] = {}
+        fields: dict[int, int] = {}
         number = 0
         while kind := self._byte():
             delta, kind = kind >> 4, kind & 15
             number = number + delta if delta else self._integer()
             value = self._value(kind, depth)
             if value is not None:
-                found[number] = value
-        return found
+                fields[number] = value
+        return fields
 
     def _value(self, kind: int, depth: int, in_list: bool = False) -> int | None:
         if depth > 8:
@@ -430,7 +430,9 @@ class Parquet:
         sizes = [require_regular(path) for path in paths]
         budget = Budget(name, sum(sizes))
         images, labels, names = zip(*(self._read(path, budget) for path in paths), strict=True)
-        self._images = pa.chunked_array([c for one in images for c in one.chunks], images[0].type)
+        self._images = pa.chunked_array(
+            [c for column in images for c in column.chunks], images[0].type
+        )
         if not len(self._images):
             raise UserError(f"{name} holds no rows")
         self.name, self.note = name, note

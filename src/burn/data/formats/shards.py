@@ -314,18 +314,18 @@ def find_shards(spec: str, split: Split = "train") -> tuple[list[Path], str, str
     path, name = expand(spec), spec
     there = status_of(path)
     if there is None:
-        found = sorted(Path(match) for match in glob.glob(str(path)))  # noqa: PTH207
+        files = sorted(Path(match) for match in glob.glob(str(path)))  # noqa: PTH207
     elif stat.S_ISDIR(there.st_mode):
-        found = [path / entry.name for entry in list_folder(path)]
+        files = [path / entry.name for entry in list_folder(path)]
     else:
-        found = [path]
-    if not found:
+        files = [path]
+    if not files:
         raise UserError(f"no shards at {spec}: give a folder of .tar or .parquet files")
-    found = [file for file in found if not (file.name.startswith(".") or file.is_dir())]
-    shards = [file for file in found if file.suffix in (".tar", ".parquet")]
+    files = [file for file in files if not (file.name.startswith(".") or file.is_dir())]
+    shards = [file for file in files if file.suffix in (".tar", ".parquet")]
     for shard in shards:
         require_regular(shard)  # a dangling link or a pipe is an error, and is not left out
-    packed = [file for file in found if file.name.endswith(_COMPRESSED)]
+    packed = [file for file in files if file.name.endswith(_COMPRESSED)]
     if packed:
         raise UserError(f"{packed[0]} is compressed: unpack it to a plain .tar, e.g. with gunzip")
     if not shards:
@@ -473,18 +473,18 @@ class _TarClasses:
         """Return the labels of the images, or why there are none; `name` is that of the tar."""
         self._end()
         wanted = set(self._waiting[1])
-        known = {key: text for key, text in zip(*self._known, strict=True) if key in wanted}
+        by_key = {key: text for key, text in zip(*self._known, strict=True) if key in wanted}
         for row, key in zip(*self._waiting, strict=True):
             if self._found[row] == UNLABELLED:
-                self._found[row] = known.get(key, UNLABELLED)
-        found = np.array(self._found, dtype=np.int64)
-        if not self._texts or (found == UNLABELLED).all():
+                self._found[row] = by_key.get(key, UNLABELLED)
+        labels = np.array(self._found, dtype=np.int64)
+        if not self._texts or (labels == UNLABELLED).all():
             if not self._texts:
                 return f"{name} has no .cls members"
             return f"{name}: none of its .cls members has the name of an image"
         texts = [text.decode("utf-8", "replace") for text in self._texts]
         numbers = [_class_number(text) for text in texts]
-        counts = np.bincount(found[found != UNLABELLED], minlength=len(texts))
+        counts = np.bincount(labels[labels != UNLABELLED], minlength=len(texts))
         are_numbers = np.array([number is not None for number in numbers])
         # A text among numbers is a mistake, unless most are texts.
         numeric = 2 * counts[are_numbers].sum() >= counts.sum()
@@ -498,16 +498,16 @@ class _TarClasses:
             text = shortened(ascii(texts[bad]), 80)
             reason = f"a .cls member of {name} holds {text}, which is no class"
         if numeric:
-            own = [
+            class_numbers = [
                 n if n is not None and u else UNLABELLED
                 for n, u in zip(numbers, usable, strict=True)
             ]
-            return Labels(np.array([*own, UNLABELLED])[found], None, reason)
+            return Labels(np.array([*class_numbers, UNLABELLED])[labels], None, reason)
         try:
-            one = named([t if u else None for t, u in zip(texts, usable, strict=True)], name)
+            naming = named([t if u else None for t, u in zip(texts, usable, strict=True)], name)
         except NoLabels as error:
             return str(error)
-        return Labels(np.append(one.numbers, UNLABELLED)[found], one.names, reason)
+        return Labels(np.append(naming.numbers, UNLABELLED)[labels], naming.names, reason)
 
 
 def _class_number(text: str) -> int | None:

@@ -77,8 +77,8 @@ class _Order:
         stop = start + (whole + (lane < more)) * self.batch_size
         firsts = firsts + np.maximum(0, start - (ends - (lasts - firsts)))
         lasts = lasts - np.maximum(0, ends - stop)
-        own = firsts < lasts
-        return list(zip(firsts[own].tolist(), lasts[own].tolist(), strict=True))
+        nonempty = firsts < lasts
+        return list(zip(firsts[nonempty].tolist(), lasts[nonempty].tolist(), strict=True))
 
 
 def _shuffled(blocks: Sequence[Block], buffer: int, random: np.random.Generator) -> np.ndarray:
@@ -121,8 +121,8 @@ class _Reader:
     def _take(self, position: int) -> bytes | None:
         if position not in self._waiting:
             block = int(np.searchsorted(self._blocks[:, 0], position, side="right")) - 1
-            own = slice(*np.searchsorted(self._ahead, self._blocks[block]))
-            chosen = self._ahead[own].tolist()
+            rows = slice(*np.searchsorted(self._ahead, self._blocks[block]))
+            chosen = self._ahead[rows].tolist()
             for place, encoded in zip(chosen, self._images.encoded(chosen), strict=True):
                 self._waiting[place] = encoded
                 self._budget.spend(len(encoded or b""))
@@ -156,10 +156,10 @@ class _Batches(Dataset[Batch]):
         following, reader = self._readers.pop(lane, (-1, None))
         if reader is None or following != number:
             blocks, batches = self._order.lane(epoch, lane)
-            own = batches[number // _LANES :: workers // math.gcd(workers, _LANES)]
-            reader = _Reader(self._images, blocks, own)
+            own_batches = batches[number // _LANES :: workers // math.gcd(workers, _LANES)]
+            reader = _Reader(self._images, blocks, own_batches)
         self._readers[lane] = number + math.lcm(workers, _LANES), reader
-        items = [self._item(position, found) for position, found in reader.batch()]
+        items = [self._item(position, drawn) for position, drawn in reader.batch()]
         return collate(items, self._cached_shape)
 
     def _item(self, position: int, encoded: bytes | None) -> Item:

@@ -122,22 +122,22 @@ class Voc:
         annotations, told = [], [repr(classes)]
         self.presence = np.full((len(items), len(classes)), -1, dtype=np.int8)
         for presence, item in zip(self.presence, items, strict=True):
-            found = item.objects
-            for thing in found:
+            objects = item.objects
+            for thing in objects:
                 if thing.name not in position:
                     raise UserError(
                         f"{item.xml}: label {_shown(thing.name)} is none of the classes of the "
                         f"training data ({listed(classes, 5, each=40)})"
                     )
             annotation = Annotation(
-                np.array([thing.box for thing in found], dtype=np.float32).reshape(-1, 4),
-                np.array([position[thing.name] for thing in found], dtype=np.int64),
-                np.array([thing.difficult for thing in found], dtype=bool),
+                np.array([thing.box for thing in objects], dtype=np.float32).reshape(-1, 4),
+                np.array([position[thing.name] for thing in objects], dtype=np.int64),
+                np.array([thing.difficult for thing in objects], dtype=bool),
             )
             presence[annotation.labels] = 0
             presence[annotation.labels[~annotation.difficult]] = 1
             annotations.append(annotation)
-            told.append(f"{item.image.name} {item.size} {found}")
+            told.append(f"{item.image.name} {item.size} {objects}")
         self.annotations = tuple(annotations)
         self.fingerprint = digest(*told, file_contents([(i.image, i.image_bytes) for i in items]))
 
@@ -205,13 +205,13 @@ def open_voc(spec: str, split: Split, classes: tuple[str, ...] | None = None) ->
                 items.append(item)
                 seen.add(item.image)
     full_name = ",".join(names)
-    found = sorted({thing.name for item in items for thing in item.objects})
-    if not found:
+    class_names = sorted({thing.name for item in items for thing in item.objects})
+    if not class_names:
         reason = f": {skipped[0]}" if skipped else ""
         what = "no box" if items else "no image"
         raise UserError(f"{full_name} holds {what} that can be used{reason}")
     if classes is None:
-        classes = VOC_CLASSES if set(found) <= set(VOC_CLASSES) else tuple(found)
+        classes = VOC_CLASSES if set(class_names) <= set(VOC_CLASSES) else tuple(class_names)
     return Voc(full_name, items, classes, skipped)
 
 
@@ -255,10 +255,10 @@ def _folder_and_split(part: str, split: Split) -> tuple[Path, str]:
             return path, name
     # VOC also has a file for each class and split, e.g. dog_train.txt.
     splits = [name for name in splits if name.rpartition("_")[2] not in splits or "_" not in name]
-    known = f"there are {listed(splits, 20)}" if splits else "there is none"
+    choices = f"there are {listed(splits, 20)}" if splits else "there is none"
     if chosen == "":
-        raise UserError(f"{part} ends in a colon but names no split: in {lists} {known}")
-    raise UserError(f"no split {' or '.join(wanted)} in {lists}: {known}")
+        raise UserError(f"{part} ends in a colon but names no split: in {lists} {choices}")
+    raise UserError(f"no split {' or '.join(wanted)} in {lists}: {choices}")
 
 
 def _with_annotations(folder: str) -> Path:
@@ -268,19 +268,19 @@ def _with_annotations(folder: str) -> Path:
     list_folder(path)  # raises if it cannot be read; globbing would find it empty
     if (path / "Annotations").is_dir():
         return path
-    found = sorted(
+    folders = sorted(
         inner.parent
         for pattern in ("*/Annotations", "VOCdevkit/*/Annotations")
         for inner in path.glob(pattern)
         if inner.is_dir()
     )
-    if not found:
+    if not folders:
         raise UserError(f"{folder} holds no folder Annotations, as Pascal VOC's layout has it")
-    if len(found) > 1:
+    if len(folders) > 1:
         raise UserError(
-            f"{folder} holds several such folders: choose among {', '.join(map(str, found))}"
+            f"{folder} holds several such folders: choose among {', '.join(map(str, folders))}"
         )
-    return found[0]
+    return folders[0]
 
 
 def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
@@ -324,7 +324,7 @@ def _ids(text: str) -> Iterator[str]:
 
 def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, Path]:
     """Return the files below a folder by their paths in it without the extension."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for listing in walk(folder):
         below = "" if Path(listing.path) == folder else f"{Path(listing.path).relative_to(folder)}/"
         for name in listing.files:
@@ -332,8 +332,8 @@ def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, Path]:
             if key.suffix.lower() in extensions and str(key).isprintable():
                 file = Path(listing.path, name)
                 if file.is_file():
-                    found.setdefault(key.with_suffix("").as_posix(), file)
-    return found
+                    files.setdefault(key.with_suffix("").as_posix(), file)
+    return files
 
 
 def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list[str]]:
@@ -395,9 +395,9 @@ def _size(root: ET.Element, image: Path) -> tuple[int, int]:
             # Some of Pillow's readers read the whole file to find the image's size.
             with (
                 open_regular(image, MOST_BYTES) as file,
-                Image.open(file, formats=FORMATS) as found,
+                Image.open(file, formats=FORMATS) as opened,
             ):
-                return found.size
+                return opened.size
     except Exception as error:  # a damaged image may raise any exception
         raise _Fault(f"has no size, and {image.name} cannot be read") from error
 

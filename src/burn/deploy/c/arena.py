@@ -263,13 +263,13 @@ def _best_phases(sizes: _Sizes) -> list[tuple[int, int]]:
             peak, phases = best[first - 1][:2] if first else (0, 0)
             options.append((max(peak, sizes.of_phase(first, last)), phases + 1, first))
         best.append(min(options))
-    found: list[tuple[int, int]] = []
+    chosen: list[tuple[int, int]] = []
     last = count - 1
     while last >= 0:
         first = best[last][2]
-        found.insert(0, (first, last))
+        chosen.insert(0, (first, last))
         last = first - 1
-    return found
+    return chosen
 
 
 def _up_to(multiple: int, size: int) -> int:

@@ -195,13 +195,13 @@ def _read(packed: Path, epilogue: str) -> tuple[Program, str]:
     except OSError as error:
         raise UserError(f"{packed}: {error.strerror or error}") from error
     for layer in program.layers:
-        known = isinstance(layer, Convolution | BinaryConvolution | GlobalMean | Linear)
-        if not (known or _is_bnext(layer)):
+        is_plain = isinstance(layer, Convolution | BinaryConvolution | GlobalMean | Linear)
+        if not (is_plain or _is_bnext(layer)):
             raise UserError(
                 f"{packed}: layer {layer.name!r} is a {layer.kind} that cannot be exported to C: "
                 "give a network of the ReActNet or BNext family"
             )
-        if not known and epilogue != "float":
+        if not is_plain and epilogue != "float":
             raise UserError(
                 f"{packed}: layer {layer.name!r} has a gate, which is computed in floats alone: "
                 "give --epilogue float"
@@ -241,15 +241,15 @@ def _compared(integers: IntegerNetwork, program: Program, size: int, packed: Pat
     images = sample_images(size).permute(0, 2, 3, 1).numpy()
     images = np.ascontiguousarray(images[:: max(1, len(images) * size**2 // _MANY_PIXELS)])
     with np.errstate(all="ignore"):  # whatever the constants are
-        found = real(run_integers(integers, program, images)[-1], integers.score_bits)
+        outputs = real(run_integers(integers, program, images)[-1], integers.score_bits)
         expected = reference.run(program, images)
-    if not (np.isfinite(found).all() and np.isfinite(expected).all()):
+    if not (np.isfinite(outputs).all() and np.isfinite(expected).all()):
         raise UserError(
             f"{packed}: outputs of layer {program.layers[-1].name!r} are too large for a float, so "
             "integers cannot be compared with them: pack a network with smaller constants"
         )
-    same = int((found.argmax(axis=1) == expected.argmax(axis=1)).sum())
-    cosine = float(cosines(found, expected).mean())
+    same = int((outputs.argmax(axis=1) == expected.argmax(axis=1)).sum())
+    cosine = float(cosines(outputs, expected).mean())
     return Tested(len(images), cosine, same if program.classes else None)
 
 

@@ -201,8 +201,8 @@ class _Conversion:
         assert isinstance(stem, Convolution)
         assert isinstance(mean, GlobalMean)
         self._stem, self._mean = stem, mean
-        self._binary = [one for one in layers if isinstance(one, BinaryConvolution)]
-        self._linears = [one for one in layers if isinstance(one, Linear)]
+        self._binary = [layer for layer in layers if isinstance(layer, BinaryConvolution)]
+        self._linears = [layer for layer in layers if isinstance(layer, Linear)]
         self._pixels = geometry[-1].out_size ** 2
 
     def network(self) -> IntegerNetwork:
@@ -232,7 +232,7 @@ class _Conversion:
         low = bias + ends.min(axis=0).sum(axis=(1, 2, 3))
         high = bias + ends.max(axis=0).sum(axis=(1, 2, 3))
         size = float((abs(bias) + abs(ends).max(axis=0).sum(axis=(1, 2, 3))).max())
-        found = [_Range(low, high, size, _bits(_MOST * _MARGIN, size))]
+        ranges = [_Range(low, high, size, _bits(_MOST * _MARGIN, size))]
         for layer, geometry in zip(self._binary, self._geometry[1:], strict=True):
             reach = abs(layer.multiplier.astype(np.float64)) * _terms(geometry)
             bias, slope = layer.bias.astype(np.float64), layer.slope.astype(np.float64)
@@ -248,31 +248,33 @@ class _Conversion:
             low = np.where(crosses, np.minimum(ends.min(axis=0), 0), ends.min(axis=0))
             high = np.where(crosses, np.maximum(ends.max(axis=0), 0), ends.max(axis=0))
             slope_bits = _bits(_MOST, float(abs(slope).max()))
-            found.append(_Range(low, high, size, _bits(_MOST * _MARGIN, size), slope_bits))
-        return found
+            ranges.append(_Range(low, high, size, _bits(_MOST * _MARGIN, size), slope_bits))
+        return ranges
 
     def _value_bits(self, ranges: Sequence[_Range]) -> list[int]:
         """Return f of each map."""
-        found: list[int] = []
-        for index, one in enumerate(ranges):
-            size = max(float(abs(one.low).max()), float(abs(one.high).max()))
-            bits = min(_bits(self._most_value * _MARGIN, size), one.sum_bits + one.slope_bits - 32)
+        map_bits: list[int] = []
+        for index, bounds in enumerate(ranges):
+            size = max(float(abs(bounds.low).max()), float(abs(bounds.high).max()))
+            bits = min(
+                _bits(self._most_value * _MARGIN, size), bounds.sum_bits + bounds.slope_bits - 32
+            )
             if index + 1 < len(ranges):
                 bits = min(bits, ranges[index + 1].sum_bits - 2)
             else:  # the sums over all pixels are 32-bit integers
                 bits = min(bits, _bits(_MOST * _MARGIN, size * self._pixels))
-            found.append(bits)
-        return found
+            map_bits.append(bits)
+        return map_bits
 
     def _convert_stem(
-        self, found: _Range, bits: int
+        self, bounds: _Range, bits: int
     ) -> tuple[IntegerConvolution, Integers, Integers]:
         layer = self._stem
         exact = layer.weight.astype(np.float64)
-        weight = _rounded(exact / 255, found.sum_bits)
-        outside = _rounded((exact * layer.padding).sum(axis=3), found.sum_bits)
-        bias = _rounded(layer.bias, found.sum_bits)
-        shift = found.sum_bits - bits
+        weight = _rounded(exact / 255, bounds.sum_bits)
+        outside = _rounded((exact * layer.padding).sum(axis=3), bounds.sum_bits)
+        bias = _rounded(layer.bias, bounds.sum_bits)
+        shift = bounds.sum_bits - bits
         _require(0 <= shift <= 30)
         half = 1 << shift >> 1
         # A sum of any part of the terms is within the bounds, whatever the order of additions.
@@ -284,27 +286,27 @@ class _Conversion:
         low, high = (bias + least + half) >> shift, (bias + most + half) >> shift
         self._require_values(low, high)
         taps = layer.weight.shape[1] ** 2
-        error = (taps * 3 * 255 / 2 + 0.5) * 2.0**-found.sum_bits + 2.0 ** -(bits + 1)
+        error = (taps * 3 * 255 / 2 + 0.5) * 2.0**-bounds.sum_bits + 2.0 ** -(bits + 1)
         return IntegerConvolution(weight, outside, bias, shift, bits, error), low, high
 
     def _convert(
         self,
         layer: BinaryConvolution,
         geometry: Geometry,
-        found: _Range,
+        bounds: _Range,
         bits_before: int,
         bits: int,
         low: Integers,
         high: Integers,
     ) -> tuple[IntegerLayer, Integers, Integers]:
         """Return a layer in integers and the bounds of its outputs, from those of its inputs."""
-        multiplier = _rounded(layer.multiplier, found.sum_bits)
-        bias = _rounded(layer.bias, found.sum_bits)
-        slope = _rounded(layer.slope, found.slope_bits)
+        multiplier = _rounded(layer.multiplier, bounds.sum_bits)
+        bias = _rounded(layer.bias, bounds.sum_bits)
+        slope = _rounded(layer.slope, bounds.slope_bits)
         scaled = np.ceil(np.ldexp(layer.threshold.astype(np.float64), bits_before))
         threshold = np.clip(scaled, -self._most_value, self._most_value + 1).astype(np.int64)
-        positive = found.sum_bits - bits
-        negative = positive + found.slope_bits - 32
+        positive = bounds.sum_bits - bits
+        negative = positive + bounds.slope_bits - 32
         _require(0 <= positive <= 30 and 0 <= negative <= 30)
 
         reach = abs(multiplier) * _terms(geometry)
@@ -312,7 +314,7 @@ class _Conversion:
         shift = 0
         if geometry.shortcut:
             pixels = 4 if geometry.stride == 2 else 1
-            shift = found.sum_bits - bits_before - (2 if geometry.stride == 2 else 0)
+            shift = bounds.sum_bits - bits_before - (2 if geometry.stride == 2 else 0)
             _require(0 <= shift <= 30)
             times = geometry.out_channels // geometry.in_channels
             least, most = (np.tile(pixels * x << shift, times) for x in (low, high))
@@ -322,7 +324,7 @@ class _Conversion:
         _require(size.max() + (1 << positive >> 1) <= _MOST)
         converted = IntegerLayer(
             threshold, multiplier, bias, slope, shift, positive, negative, bits,
-            error=_error(layer, geometry, found, bits),
+            error=_error(layer, geometry, bounds, bits),
         )  # fmt: skip
         # On both sides of 0 the output is monotonic in t.
         corners = [below, above, np.minimum(above, -1), np.maximum(below, 0)]
@@ -410,10 +412,10 @@ def activated(layer: IntegerLayer, t: Integers) -> Integers:
     return np.where(t >= 0, (t + (1 << up >> 1)) >> up, negative)
 
 
-def _error(layer: BinaryConvolution, geometry: Geometry, found: _Range, bits: int) -> float:
+def _error(layer: BinaryConvolution, geometry: Geometry, bounds: _Range, bits: int) -> float:
     """Return the most that an output can differ from that in real numbers, from the same input."""
     steepest = max(1.0, float(abs(layer.slope).max()))
-    of_sum = (_terms(geometry) + 1) * 2.0 ** -(found.sum_bits + 1)
-    of_slope = found.size * 2.0 ** -(found.slope_bits + 1)
-    of_product = 2.0 ** -(found.sum_bits + found.slope_bits - 32)
+    of_sum = (_terms(geometry) + 1) * 2.0 ** -(bounds.sum_bits + 1)
+    of_slope = bounds.size * 2.0 ** -(bounds.slope_bits + 1)
+    of_product = 2.0 ** -(bounds.sum_bits + bounds.slope_bits - 32)
     return steepest * of_sum + of_slope + of_product + 2.0 ** -(bits + 1)

@@ -32,7 +32,11 @@ def run_integers(
     assert isinstance(first, Convolution)
     x = _run_stem(network.stem, first.stride, images)
     outputs = [x]
-    binary = [one for one in program.layers if isinstance(one, BinaryConvolution)]
+    binary = [
+        binary_layer
+        for binary_layer in program.layers
+        if isinstance(binary_layer, BinaryConvolution)
+    ]
     for layer, stored in zip(network.layers, binary, strict=True):
         x = _run_layer(layer, stored, x)
         outputs.append(x)

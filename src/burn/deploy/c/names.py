@@ -62,8 +62,8 @@ def require_no_clash(name: str, code: str) -> None:
     """
     bare = _COMMENT_OR_STRING.sub(" ", code)
     others = set(re.findall(r"\b[A-Za-z_]\w*", _OWN.sub(" ", bare)))
-    own = {renamed(found.group(), name) for found in _OWN.finditer(bare)}
-    if clashes := sorted(own & others):
+    own_names = {renamed(match.group(), name) for match in _OWN.finditer(bare)}
+    if clashes := sorted(own_names & others):
         raise UserError(
             f"--name {name!r} would make {clashes[0]}, which has another meaning in the C code: "
             "give another --name"
@@ -79,4 +79,4 @@ def renamed(code: str, name: str) -> str:
     """
     given = {"network": name, "NETWORK": name.upper()}  # in one pass: a name may contain these
     code_or_file = r"\b(?:(network|NETWORK)(?=_)|network(?=\.h\b))"
-    return re.sub(code_or_file, lambda found: given[found.group()], code)
+    return re.sub(code_or_file, lambda match: given[match.group()], code)

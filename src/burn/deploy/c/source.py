@@ -43,7 +43,7 @@ def geometry_of(program: Program, image_size: int) -> list[Geometry]:
         program: The packed file.
         image_size: Side of the images in pixels.
     """
-    found: list[Geometry] = []
+    geometry: list[Geometry] = []
     size, channels = image_size, 3
     for layer in program.layers:
         if isinstance(layer, Convolution | BinaryConvolution | GatedConvolution):
@@ -55,14 +55,14 @@ def geometry_of(program: Program, image_size: int) -> list[Geometry]:
             if isinstance(layer, GatedConvolution):
                 assert layer.gate is not None
                 parts, hidden = layer.groups, len(layer.gate.down.weight)
-            found.append(
+            geometry.append(
                 Geometry(
                     size, after, channels, layer.channels, kernel, layer.stride, shortcut,
                     is_binary, parts, hidden,
                 )
             )  # fmt: skip
             size, channels = after, layer.channels
-    return found
+    return geometry
 
 
 class _Part(NamedTuple):
@@ -200,7 +200,7 @@ class CSource:
         require_no_clash(self._name, header + source)
         header, source = (renamed(text, self._name) for text in (header, source))
         if self._program.classes:  # only now, as names of classes are no names in C
-            rows = [f"    {string(one)}," for one in self._program.classes]
+            rows = [f"    {string(name)}," for name in self._program.classes]
             source = with_part(source, "classes", "\n".join(rows))
         return banner + header, banner + source
 
@@ -250,7 +250,7 @@ class CSource:
             "NUM_PHASES": len(arena.phases),
             "NUM_MEANS": mean.channels,
             "NUM_LINEAR": len(self._linears),
-            "NUM_GATES": sum(one.parts > 0 for one in geometry),
+            "NUM_GATES": sum(layer.parts > 0 for layer in geometry),
             "LIST_LENGTH": arena.list_length,
             "PLANES": arena.planes,
             **{f"{key.upper()}_AT": getattr(arena, f"{key}_at") for key in _PLACES},
@@ -330,9 +330,9 @@ class CSource:
             return self._described(index, {})
         fields = self._part(index, f"layer_{index}", self._parts[index - 1][0])
         if self.integers:
-            one = self.integers.layers[index - 1]
+            integers = self.integers.layers[index - 1]
             for key in ("shortcut_shift", "positive_shift", "negative_shift"):
-                fields[key] = getattr(one, key)
+                fields[key] = getattr(integers, key)
         return self._described(index, fields)
 
     def _part(self, index: int, name: str, part: _Part) -> dict[str, object]:
@@ -352,7 +352,7 @@ class CSource:
 
     def _make_gates(self) -> str:
         """Return the code of layers with gates, and their tables; "" without any."""
-        gated = [index for index, one in enumerate(self._geometry) if one.parts]
+        gated = [index for index, layer in enumerate(self._geometry) if layer.parts]
         if not gated:
             return ""
         arrays = self._arrays
@@ -373,12 +373,12 @@ class CSource:
         parts: list[str] = []
         signs = 4 * geometry.signs_rows * geometry.in_size * geometry.sign_words
         for number, part in enumerate(self._parts[index - 1]):
-            own: dict[str, object] = {
+            overrides: dict[str, object] = {
                 "signs_at": self._arena.signs_at[index] + number * signs,
                 "out_channels": geometry.counted,
             }
             fields = self._part(index, f"{name}_part_{number}", part)
-            parts.append(self._described(index, fields, own))
+            parts.append(self._described(index, fields, overrides))
         down, up = layer.gate.down, layer.gate.up
         arrays: dict[str, tuple[str, NDArray[np.generic]]] = {
             "down": ("int16_t", down.weight),
@@ -422,9 +422,9 @@ class CSource:
 
     def _linear(self, index: int) -> str:
         layer, name, arena = self._linears[index], f"linear_{index}", self._arena
-        one = self.integers.linears[index] if self.integers else layer
-        self._array("weight_t", f"{name}_weight", one.weight)
-        self._array("sum_t", f"{name}_bias", one.bias)
+        constants = self.integers.linears[index] if self.integers else layer
+        self._array("weight_t", f"{name}_weight", constants.weight)
+        self._array("sum_t", f"{name}_bias", constants.bias)
         return initializer(
             {
                 "weight": f"{name}_weight",
@@ -434,7 +434,7 @@ class CSource:
                 "inputs": layer.weight.shape[1],
                 "outputs": layer.channels,
                 "relu": int(layer.relu),
-                "shift": 0 if isinstance(one, Linear) else one.shift,
+                "shift": 0 if isinstance(constants, Linear) else constants.shift,
             }
         )
 
@@ -452,16 +452,16 @@ def _rarer_signs(program: Program, image_size: int) -> list[NDArray[np.bool]]:
     """
     images = sample_images(min(image_size, _COUNTED_SIZE)).permute(0, 2, 3, 1).numpy()
     x: NDArray[Any] = np.ascontiguousarray(images)
-    found: list[NDArray[np.bool]] = []
+    flipped: list[NDArray[np.bool]] = []
     with np.errstate(all="ignore"):  # whatever the constants are
         for layer in program.layers:
             if isinstance(layer, BinaryConvolution | GatedConvolution):
                 read = np.tile(x, len(layer.threshold) // x.shape[-1])
-                found.append((read >= layer.threshold).mean(axis=(0, 1, 2)) < 0.5)
+                flipped.append((read >= layer.threshold).mean(axis=(0, 1, 2)) < 0.5)
             if isinstance(layer, GlobalMean):
                 break
             x = reference.run_layer(layer, x)
-    return found
+    return flipped
 
 
 def _parts(layer: Layer, flipped: NDArray[np.bool]) -> list[_Part]:
@@ -475,11 +475,11 @@ def _parts(layer: Layer, flipped: NDArray[np.bool]) -> list[_Part]:
     count, slope = 1, layer.slope
     if isinstance(layer, GatedConvolution):
         count, slope = layer.groups, layer.inner_slope
-    own = (layer.weight, layer.threshold, flipped, layer.multiplier, layer.bias, slope)
+    arrays = (layer.weight, layer.threshold, flipped, layer.multiplier, layer.bias, slope)
     return [
         _Part((_bits(weight, len(opposite)) == 0) ^ opposite, threshold, opposite, *others)
         for weight, threshold, opposite, *others in zip(
-            *(np.split(each, count) for each in own), strict=True
+            *(np.split(each, count) for each in arrays), strict=True
         )
     ]
 

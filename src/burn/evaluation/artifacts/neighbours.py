@@ -73,7 +73,7 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
         shown |= tiles(context.train, near[:, NEAREST:].flatten().tolist())
     rows: list[dict[str, Any]] = []
     for number, row in enumerate(rows_of.tolist()):
-        found = [
+        entries = [
             {"position": position, "label": classes[label], "cosine": round(cosine, 4)}
             for position, label, cosine in zip(
                 near[number].tolist(),
@@ -87,7 +87,7 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
             {
                 "position": int(queries.positions[row]),
                 "label": classes[int(queries.labels[row])],
-                "neighbours": found[:NEAREST],
+                "neighbours": entries[:NEAREST],
             }
         )
     text, picture = _files(context)
@@ -168,8 +168,8 @@ def nearest_rows(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]
     """
     queries = F.normalize(queries, dim=1)
     parts = [queries @ F.normalize(part, dim=1).T for part in bank.split(_BANK_ROWS)]
-    found = torch.cat(parts, dim=1).topk(min(k, len(bank)), dim=1)
-    return found.values, found.indices
+    nearest = torch.cat(parts, dim=1).topk(min(k, len(bank)), dim=1)
+    return nearest.values, nearest.indices
 
 
 def tiles(source: Source, positions: Iterable[int]) -> dict[int, Tile]:
@@ -188,16 +188,16 @@ def tiles(source: Source, positions: Iterable[int]) -> dict[int, Tile]:
 
 def _readable(source: Source, order: Sequence[int]) -> dict[int, Tile]:
     """Return tiles of the first `ROWS` images of an order that can be read."""
-    found: dict[int, Tile] = {}
+    shown: dict[int, Tile] = {}
     for start in range(0, min(len(order), _MOST_TRIED), ROWS):
         part = order[start : start + ROWS]
         read = tiles(source, part)
         for position in part:
-            if position in read and len(found) < ROWS:
-                found[position] = read[position]
-        if len(found) == ROWS:
+            if position in read and len(shown) < ROWS:
+                shown[position] = read[position]
+        if len(shown) == ROWS:
             break
-    return found
+    return shown
 
 
 def _tile(image: Tensor) -> Tile:
@@ -233,7 +233,7 @@ def draw(
     for number, row in enumerate(rows):
         line = [(asked[row["position"]], row["label"], None)]
         line += [(shown[n["position"]], n["label"], n.get("cosine")) for n in row["neighbours"]]
-        for column, (one, label, cosine) in enumerate(line):
+        for column, (pixels, label, cosine) in enumerate(line):
             left, top = LEFT + column * STEP[0], TOP + number * STEP[1]
             if column == 0:
                 edges = (
@@ -243,7 +243,7 @@ def draw(
                     top + SIDE + _FRAME - 1,
                 )
                 pen.rectangle(edges, fill=_INK)
-            picture.paste(Image.fromarray(one), (left, top))
+            picture.paste(Image.fromarray(pixels), (left, top))
             same = label == row["label"]
             number_text = "" if cosine is None else f" {cosine:.2f}"
             name = printable(label) if same else f"≠ {printable(label)}"

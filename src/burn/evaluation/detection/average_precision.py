@@ -91,8 +91,8 @@ def detection_scores(
     """
     assert len(detections) == len(truth)
     overlaps, matches = _best_matches(detections, truth)
-    scores = _joined([found.scores for found in detections], np.float64)
-    labels = _joined([found.labels for found in detections], np.int64)
+    scores = _joined([detected.scores for detected in detections], np.float64)
+    labels = _joined([detected.labels for detected in detections], np.int64)
     true_labels = _joined([real.labels for real in truth], np.int64)
     difficult = _joined([real.difficult for real in truth], bool)
     for each in (labels, true_labels):
@@ -117,11 +117,11 @@ def detection_scores(
 
 def _average_precision(right: np.ndarray, num_objects: int) -> float:
     """Compute the 11-point AP of sorted detections, `right` or wrong: bool (detections,)."""
-    found = right.cumsum()
-    precision = found / np.arange(1, len(right) + 1)
+    true_positives = right.cumsum()
+    precision = true_positives / np.arange(1, len(right) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]  # at this rank or later
     # recall >= k/10 in integers, which are exact
-    first = np.searchsorted(10 * found, np.arange(11) * num_objects)
+    first = np.searchsorted(10 * true_positives, np.arange(11) * num_objects)
     return float(np.append(best, 0.0)[first].mean())
 
 
@@ -137,16 +137,16 @@ def _best_matches(
     overlaps = [np.zeros(0)]
     matches = [np.zeros(0, dtype=np.int64)]
     before = 0
-    for found, real in zip(detections, truth, strict=True):
+    for detected, real in zip(detections, truth, strict=True):
         if len(real.labels):
-            overlap = _overlap(found.boxes, real.boxes)
-            overlap[found.labels[:, None] != real.labels] = 0
+            overlap = _overlap(detected.boxes, real.boxes)
+            overlap[detected.labels[:, None] != real.labels] = 0
             best = overlap.argmax(axis=1)
             overlaps.append(overlap[np.arange(len(best)), best])
             matches.append(best + before)
         else:
-            overlaps.append(np.zeros(len(found.labels)))
-            matches.append(np.zeros(len(found.labels), dtype=np.int64))
+            overlaps.append(np.zeros(len(detected.labels)))
+            matches.append(np.zeros(len(detected.labels), dtype=np.int64))
         before += len(real.labels)
     return np.concatenate(overlaps), np.concatenate(matches)
 

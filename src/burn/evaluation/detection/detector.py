@@ -135,7 +135,7 @@ class _Proposals(RegionProposalNetwork):
         image's edges leave too few.
         """
         positive, negative = (
-            torch.where(torch.cat(found))[0] for found in self.fg_bg_sampler(labels)
+            torch.where(torch.cat(mask))[0] for mask in self.fg_bg_sampler(labels)
         )
         sampled = torch.cat([positive, negative])
         most = self.fg_bg_sampler.batch_size_per_image * len(labels)
@@ -182,8 +182,8 @@ def region_losses(
         Both losses, as means over all regions.
     """
     positive = torch.where(labels > 0)[0]
-    own = boxes.reshape(len(boxes), -1, 4)[positive, labels[positive]]
-    apart = F.l1_loss(own, targets[positive], reduction="sum")
+    predicted = boxes.reshape(len(boxes), -1, 4)[positive, labels[positive]]
+    apart = F.l1_loss(predicted, targets[positive], reduction="sum")
     return F.cross_entropy(scores, labels), apart / max(1, len(labels))
 
 

@@ -49,11 +49,11 @@ def draw_detections(
     seen: dict[int, str] = {}
     for panel in axes.flat:
         panel.set_axis_off()
-    for panel, (image, truth, found, classes) in zip(axes.flat, shown, strict=False):
+    for panel, (image, truth, detected, classes) in zip(axes.flat, shown, strict=False):
         panel.imshow(image)
         for left, top, right, bottom in truth.boxes:
             outline(panel, left, top, right, bottom, lw=2.2, ec="white", ls=(0, (4, 2)))
-        for box, score, label in zip(found.boxes, found.scores, found.labels, strict=True):
+        for box, score, label in zip(detected.boxes, detected.scores, detected.labels, strict=True):
             if score < _SHOWN_FROM:
                 continue
             left, top, right, bottom = box

@@ -413,13 +413,13 @@ def detect(
         dataset, batch_size=None, sampler=[(None, index) for index in range(len(source))],  # type: ignore[arg-type]
         num_workers=context.workers, worker_init_fn=start_worker,
     )  # fmt: skip
-    found: list[Detections | None] = []
+    detections: list[Detections | None] = []
     with progress_bar(console) as progress, torch.inference_mode():
         bar = progress.add_task("detecting", total=len(source))
         for item in loader:
             progress.advance(bar)
             if isinstance(item, int):
-                found.append(None)
+                detections.append(None)
                 continue
             pixels, _, _, original = item
             # Padded as in training, so that anchors lie in the same places: torchvision divides the
@@ -428,12 +428,12 @@ def detect(
             ((output,), _) = detector(Images(images.pixels.to(context.device), images.sizes))
             scale = original[1] / pixels.shape[2], original[0] / pixels.shape[1]
             boxes = output["boxes"].cpu().numpy() * np.array([*scale, *scale], dtype=np.float32)
-            found.append(
+            detections.append(
                 Detections(
                     boxes, output["scores"].cpu().numpy(), output["labels"].cpu().numpy() - 1
                 )
             )
-    return found
+    return detections
 
 
 class _Resized(Dataset[Any]):
@@ -566,20 +566,20 @@ def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any
     return [
         {
             "image": test.describe(index),
-            "boxes": found.boxes.round(2).tolist(),
-            "scores": found.scores.round(4).tolist(),
-            "labels": [test.classes[label] for label in found.labels],
+            "boxes": detected.boxes.round(2).tolist(),
+            "scores": detected.scores.round(4).tolist(),
+            "labels": [test.classes[label] for label in detected.labels],
         }
-        for index, found in enumerate(detections)
-        if found is not None
+        for index, detected in enumerate(detections)
+        if detected is not None
     ]
 
 
 def _shown(
     test: Voc, detections: list[Detections | None]
 ) -> list[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]:
-    readable = [(i, found) for i, found in enumerate(detections) if found is not None]
+    readable = [(i, detected) for i, detected in enumerate(detections) if detected is not None]
     return [
-        (test.read(i).permute(1, 2, 0).numpy(), test.annotations[i], found, test.classes)
-        for i, found in readable[:_PICTURES]
+        (test.read(i).permute(1, 2, 0).numpy(), test.annotations[i], detected, test.classes)
+        for i, detected in readable[:_PICTURES]
     ]

@@ -170,10 +170,10 @@ def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> Sv
         return resize(image, size, size)
 
     def extract(split: Split, source: Source) -> tuple[Any, Any]:
-        found = custom_features(context, split, console, f"svm {before} {size}", 4, view, _grid)
+        features = custom_features(context, split, console, f"svm {before} {size}", 4, view, _grid)
         # Of numbered classes the test images may have fewer than the training images.
         targets = _targets(source, len(context.train.classes))
-        return found.values.numpy(), targets[found.positions.numpy()]
+        return features.values.numpy(), targets[features.positions.numpy()]
 
     train, train_targets = extract("train", context.train)
     test, test_targets = extract("test", context.test)

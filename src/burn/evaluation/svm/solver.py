@@ -250,11 +250,11 @@ def average_precision(scores: NDArray[np.floating], targets: NDArray[np.int8]) -
     if positive.all() or not positive.any():
         return float("nan")
     order = np.argsort(-scores, kind="stable")
-    scores, found = scores[order], np.cumsum(positive[order])
+    scores, true_positives = scores[order], np.cumsum(positive[order])
     ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True))  # last of equal scores
-    found = found[ends]
-    precision = np.maximum.accumulate((found / (ends + 1))[::-1])[::-1]
-    return float((precision * np.diff(found, prepend=0)).sum() / found[-1])
+    true_positives = true_positives[ends]
+    precision = np.maximum.accumulate((true_positives / (ends + 1))[::-1])[::-1]
+    return float((precision * np.diff(true_positives, prepend=0)).sum() / true_positives[-1])
 
 
 def fit_svm(

@@ -39,19 +39,19 @@ class FusedBlock(torch.autograd.Function):
         ctx.counts = []  # of each half: the values of a channel in all processes, or None
         kept = [x]
         signs = launch.sign_map(x, parts[0][0], dtype)
-        for i, (half, own) in enumerate(zip(halves, parts, strict=True)):
-            y = _convolved(half, signs, own[1])
-            norm, count = _normalization(half, y, own)
+        for i, (half, tensors) in enumerate(zip(halves, parts, strict=True)):
+            y = _convolved(half, signs, tensors[1])
+            norm, count = _normalization(half, y, tensors)
             kept += [y, norm.mean, norm.inverse_std]
             ctx.counts.append(count)
             stride = half.convolution.stride
             if i + 1 < len(halves):
                 next_shift = parts[i + 1][0]
                 x, signs = launch.activated_with_signs(
-                    y, x, norm, own[4:], stride, next_shift, dtype
+                    y, x, norm, tensors[4:], stride, next_shift, dtype
                 )
             else:
-                x = launch.activated(y, x, norm, own[4:], stride)
+                x = launch.activated(y, x, norm, tensors[4:], stride)
         ctx.save_for_backward(*kept, *parameters)
         return x
 
@@ -74,13 +74,13 @@ class FusedBlock(torch.autograd.Function):
                     y, x, norm, own[4:], stride, next_shift, dtype
                 )
         grad = grads[0]
-        found: list[Tensor | None] = []
+        gradients: list[Tensor | None] = []
         for i in reversed(range(len(halves))):
             grad, own = _half_backward(
                 grad, *inputs.pop(), kept[1 + 3 * i : 4 + 3 * i], halves[i], parts[i], ctx.counts[i]
             )
-            found = [*own, *found]
-        return grad, None, *found
+            gradients = [*own, *gradients]
+        return grad, None, *gradients
 
 
 def _convolved(half: Half, signs: Tensor, weight: Tensor) -> Tensor:
@@ -104,20 +104,20 @@ def _scale(half: Half, y: Tensor, weight: Tensor) -> Tensor | None:
 
 
 def _norm(
-    half: Half, y: Tensor, own: Sequence[Tensor], mean: Tensor, inverse_std: Tensor
+    half: Half, y: Tensor, tensors: Sequence[Tensor], mean: Tensor, inverse_std: Tensor
 ) -> launch.Norm:
-    _, weight, gain, bias, *_ = own
+    _, weight, gain, bias, *_ = tensors
     return launch.Norm(_scale(half, y, weight), mean, inverse_std, gain, bias)
 
 
 def _normalization(
-    half: Half, y: Tensor, own: Sequence[Tensor]
+    half: Half, y: Tensor, tensors: Sequence[Tensor]
 ) -> tuple[launch.Norm, Tensor | None]:
     """Return BN with the batch's statistics, and the number of values if processes share them."""
-    _, weight, gain, bias, *_ = own
+    _, weight, gain, bias, *_ = tensors
     scale = _scale(half, y, weight)
-    found = launch.batch_statistics(y, scale, half.norm, updates=not half.synchronizes)
-    mean, variance, inverse_std = found.unbind()
+    statistics = launch.batch_statistics(y, scale, half.norm, updates=not half.synchronizes)
+    mean, variance, inverse_std = statistics.unbind()
     if not half.synchronizes:
         return launch.Norm(scale, mean, inverse_std, gain, bias), None
     own_count = mean.new_full((1,), y.numel() // y.shape[1])

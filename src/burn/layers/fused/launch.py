@@ -101,7 +101,7 @@ def batch_statistics(
     acc = _acc(y)
     partial = y.new_empty((chunks, 2, channels), dtype=acc)
     _launch("statistics", y, [y], [partial], [scale], [chunk], chunks, SCALED=scale is not None)
-    found = y.new_empty((3, channels), dtype=acc)
+    statistics = y.new_empty((3, channels), dtype=acc)
     constants = {
         "EPS": norm.eps, "MOMENTUM": norm.momentum, "UPDATES": updates,
         "BLOCK_CHUNKS": _power_of_two(chunks), "BLOCK_CHANNELS": _MERGED_CHANNELS,
@@ -109,8 +109,8 @@ def batch_statistics(
     }  # fmt: skip
     running = [norm.running_mean, norm.running_var] if updates else [None, None]
     grid, sizes = (-(-channels // _MERGED_CHANNELS),), [rows, channels, chunk, chunks]
-    Launch("merge", grid, [partial], [found], running, sizes, constants).run()
-    return found
+    Launch("merge", grid, [partial], [statistics], running, sizes, constants).run()
+    return statistics
 
 
 def activated(

@@ -93,14 +93,14 @@ class BurnConfig:
     def without_effect(self) -> dict[str, str]:
         """Return the settings that nothing reads beside the others, and why, such as a setting."""
         unread = {"cosine": (), "constant": ("lam_start",), "heaviside": ("lam_start", "lam_end")}
-        found: dict[str, str] = dict.fromkeys(unread[self.lam], f"burn.lam {self.lam}")
+        reasons: dict[str, str] = dict.fromkeys(unread[self.lam], f"burn.lam {self.lam}")
         if self.classifier == "none":
             of_classifiers = ("num_classes", "hidden", "temperature", "kl_direction")
             of_lam = ("lam", "lam_start", "lam_end")
-            found.update(dict.fromkeys((*of_classifiers, *of_lam), "burn.classifier none"))
+            reasons.update(dict.fromkeys((*of_classifiers, *of_lam), "burn.classifier none"))
         if self.projection == "linear":
-            found["projection_hidden"] = "burn.projection linear"
-        return found
+            reasons["projection_hidden"] = "burn.projection linear"
+        return reasons
 
 
 add_method(

@@ -155,15 +155,15 @@ class ShuffledEncoder(nn.Module):
         shares = gather(images)
         rank = distributed.get_rank() if len(shares) > 1 else 0
         first = sum(len(share) for share in shares[:rank])
-        own = slice(first, first + len(images))
+        local = slice(first, first + len(images))
         everything = torch.cat(shares)
         # To wait for the copy would be to wait for all that the GPU has been given.
         order = self.next_order(len(everything)).to(images.device, non_blocking=True)
-        shuffled = l2_normalize(in_parts(encode, everything[order[own]], self.groups))
+        shuffled = l2_normalize(in_parts(encode, everything[order[local]], self.groups))
         shuffled = torch.cat(gather(shuffled))
         keys = torch.empty_like(shuffled)
         keys[order] = shuffled
-        return keys[own], keys
+        return keys[local], keys
 
 
 class MomentumContrast(nn.Module):

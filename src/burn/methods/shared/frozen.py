@@ -103,16 +103,16 @@ class FrozenTarget(nn.Module):
             batch: The batch.
             view: Index of the view.
         """
-        own = batch.teacher_views
+        teacher_views = batch.teacher_views
         cached = batch.cached
         self.asked += len(batch.indices)
         self.made += len(batch.indices if cached is None else cached.missing)
         if cached is None:
-            return self(own[view] if own else batch.views[view])
+            return self(teacher_views[view] if teacher_views else batch.views[view])
         values, missing = cached.values[view], cached.missing
         if len(missing):
-            images = own[view] if own else batch.views[view]
-            if not own and len(missing) < len(images):
+            images = teacher_views[view] if teacher_views else batch.views[view]
+            if not teacher_views and len(missing) < len(images):
                 images = images[missing]
             fresh = _rounded(self(images, with_head=False))
             values = values.clone()

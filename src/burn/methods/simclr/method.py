@@ -71,12 +71,12 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
         temperature: Temperature T of the softmax.
     """
     count = len(first)
-    own = everyone = F.normalize(torch.stack([first, second]), dim=2)
+    local = everyone = F.normalize(torch.stack([first, second]), dim=2)
     if dist.world_size() > 1:
-        everyone = torch.cat(dist.gather(own), dim=1)
+        everyone = torch.cat(dist.gather(local), dim=1)
 
     def similarities(view: int, other: int) -> Tensor:
-        return torch.einsum("nc,mc->nm", own[view], everyone[other]) / temperature
+        return torch.einsum("nc,mc->nm", local[view], everyone[other]) / temperature
 
     places = dist.rank() * count + torch.arange(count, device=first.device)
     columns = torch.arange(everyone.shape[1] - 1, device=first.device)

@@ -128,8 +128,8 @@ class Run:
     @property
     def recipe(self) -> Mapping[str, Any]:
         """The settings of its recipe."""
-        found = dig(self.about, "plan", "recipe")
-        return found if isinstance(found, Mapping) else {}
+        recipe = dig(self.about, "plan", "recipe")
+        return recipe if isinstance(recipe, Mapping) else {}
 
     @property
     def recipe_name(self) -> str:
@@ -163,8 +163,8 @@ class Run:
     def seconds(self) -> float | None:
         """The training time of all stages in seconds, or None."""
         each = [number(s.meta, "monitor", "seconds") for s in self.stages]
-        known = [seconds for seconds in each if seconds is not None]
-        return sum(known) if known and len(known) == len(each) else None
+        measured = [seconds for seconds in each if seconds is not None]
+        return sum(measured) if measured and len(measured) == len(each) else None
 
     @property
     def images(self) -> int | None:

@@ -64,15 +64,15 @@ def gather(folders: Sequence[Path], tell: Callable[[str], None] = lambda _: None
     if not folders:
         raise UserError("give at least one folder: a run, results or a comparison")
     unique = {_folder(folder): folder for folder in folders}
-    found = _Finder(tell)
+    finder = _Finder(tell)
     # Groups first, so that a run that is given beside its comparison still belongs to it.
     for folder in sorted(unique.values(), key=lambda f: not _is_group(f)):
-        if found.read(folder):
+        if finder.read(folder):
             continue
-        within = [part for part in _parts(folder) if found.read(part)]
+        within = [part for part in _parts(folder) if finder.read(part)]
         if not within:
             raise UserError(f"{folder} holds nothing that a report shows: give {_KNOWN}")
-    return found.gathered(tuple(unique.values()))
+    return finder.gathered(tuple(unique.values()))
 
 
 def _folder(path: Path) -> Path:
@@ -119,23 +119,23 @@ class _Finder:
 
     def read(self, folder: Path) -> bool:
         """Read a folder, and return whether there was anything in it."""
-        known = False
+        has_content = False
         for name, ablation in (("comparison.json", False), ("ablation.json", True)):
             if is_there(folder / name):
                 self._group(folder, self._json(folder / name), ablation)
-                known = True
+                has_content = True
         if is_there(folder / "run.json"):
             self._run(folder, chosen=True)
             for file in _results_of(folder, "compared.jsonl"):
                 self._results(file, None)
-            known = True
-        known |= self._evaluation(folder)
-        if known and not is_there(folder / "run.json") and not _is_group(folder):
+            has_content = True
+        has_content |= self._evaluation(folder)
+        if has_content and not is_there(folder / "run.json") and not _is_group(folder):
             # burn demo leaves its runs beside its results
             for part in _parts(folder):
                 if is_there(part / "run.json"):
                     self._run(part, chosen=True)
-        return known or self._analysis(folder)
+        return has_content or self._analysis(folder)
 
     def gathered(self, folders: tuple[Path, ...]) -> Gathered:
         torn = [
@@ -145,7 +145,7 @@ class _Finder:
             if (count := stage.metrics.torn + stage.gradients.torn + stage.layers.torn)
         ]
         origins = Origins(self.runs.values())
-        located = with_same_images([origins.located(found) for found in self.found_results])
+        located = with_same_images([origins.located(result) for result in self.found_results])
         return Gathered(
             folders,
             tuple(self.runs.values()),
@@ -212,20 +212,20 @@ class _Finder:
         return True
 
     def _evaluation(self, folder: Path) -> bool:
-        known = self._results(folder / "results.jsonl", None)
+        has_content = self._results(folder / "results.jsonl", None)
         file = folder / "confusion.json"
         if is_there(file) and self._note(file):
             self.confusions.append(_confusion(folder, read_object(file)))
-            known = True
+            has_content = True
         for file in _neighbours_files(folder):
             if self._note(file):
                 self.neighbours.append(_neighbours(file, read_object(file)))
-                known = True
+                has_content = True
         file = folder / "detections.png"
         if is_there(file) and self._note(file):
             self.detected.append(Detected(folder, read_bytes(file, MOST_PICTURE)))
-            known = True
-        return known
+            has_content = True
+        return has_content
 
     def _analysis(self, folder: Path) -> bool:
         names = sorted({f.stem for f in folder.iterdir() if f.suffix in (".svg", ".md")})

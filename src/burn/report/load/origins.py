@@ -61,17 +61,19 @@ class Origins:
         nearest = [place for place, count in near.items() if count == max(near.values())]
         return self._by_folder[nearest[0]] if len(nearest) == 1 else None
 
-    def located(self, found: FoundResult) -> FoundResult:
+    def located(self, found_result: FoundResult) -> FoundResult:
         """Return a result with its run and with the run's present place as its checkpoint.
 
         A result in a campaign's folder is of the run in which it lies.
         """
-        r = found.result
-        run = self._by_folder.get(found.folder) if found.group else None
+        r = found_result.result
+        run = self._by_folder.get(found_result.folder) if found_result.group else None
         run = run or self.find(r.checkpoint, r.training)
         if run is None:
-            return found
-        return replace(found, result=replace(r, checkpoint=place_in(run, r.checkpoint)), run=run)
+            return found_result
+        return replace(
+            found_result, result=replace(r, checkpoint=place_in(run, r.checkpoint)), run=run
+        )
 
 
 def place_in(run: Run, checkpoint: str) -> str:
@@ -130,4 +132,4 @@ def with_same_images(results: Sequence[FoundResult]) -> list[FoundResult]:
         train, test = names.setdefault(key, (r.train, r.test))
         return replace(r, train=train, test=test)
 
-    return [replace(found, result=named(found.result)) for found in results]
+    return [replace(found_result, result=named(found_result.result)) for found_result in results]

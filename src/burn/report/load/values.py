@@ -20,8 +20,8 @@ def dig(value: Any, *names: str) -> Any:
 
 def words(value: Any, *names: str) -> str:
     """Return the text at the end of a path of names, or ""."""
-    found = dig(value, *names)
-    return found if isinstance(found, str) else ""
+    text = dig(value, *names)
+    return text if isinstance(text, str) else ""
 
 
 def number(value: Any, *names: str) -> float | None:

@@ -337,13 +337,13 @@ def _name_points(axes: Axes, points: Sequence[tuple[str, str, float, float]]) ->
             va = "bottom" if dy > 0 else "top" if dy < 0 else "center"
             text = _note(axes, _clipped(name), (x, y), (dx, dy), ha=ha, va=va)
             box = text.get_window_extent(renderer)
-            own = (box.x0, box.y0, box.x1, box.y1)
-            clashes = sum(_overlap(own, other) for i, other in enumerate(taken) if i != place)
-            clashes += 5 * (own[0] < frame.x0 - 8 or own[2] > frame.x1 + 10)
+            extent = (box.x0, box.y0, box.x1, box.y1)
+            clashes = sum(_overlap(extent, other) for i, other in enumerate(taken) if i != place)
+            clashes += 5 * (extent[0] < frame.x0 - 8 or extent[2] > frame.x1 + 10)
             if best is None or clashes < best[0]:
                 if best is not None:
                     best[1].remove()
-                best = (clashes, text, own)
+                best = (clashes, text, extent)
             else:
                 text.remove()
             if clashes == 0:
@@ -472,8 +472,10 @@ def strip(
         axes.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
         svg = _svg(figure, key)
-    known = list(values.values())
-    about = f"{title}: {len(rows)} rows, from {_say(min(known), True)} to {_say(max(known), True)}."
+    numbers = list(values.values())
+    about = (
+        f"{title}: {len(rows)} rows, from {_say(min(numbers), True)} to {_say(max(numbers), True)}."
+    )
     return Chart(title, svg, about, note=note)
 
 

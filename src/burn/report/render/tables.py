@@ -115,9 +115,9 @@ def _columns(results: Sequence[Result]) -> dict[tuple[str, str], str]:
     cross-validation.
     """
     titles = {("knn", "top1"): "kNN", ("linear", "top1"): "linear"}
-    found = list(dict.fromkeys((r.protocol, r.metric) for r in results))
-    more = [one for one in found if one not in titles and one[1].endswith("top1")]
-    few = [one for one in found if one[0] == "svm" and one[1].endswith("mAP cv")]
+    columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
+    more = [column for column in columns if column not in titles and column[1].endswith("top1")]
+    few = [column for column in columns if column[0] == "svm" and column[1].endswith("mAP cv")]
     for protocol, metric in [*more, *few[-1:]]:
         what = metric.removesuffix("top1").removesuffix(" cv").strip()
         titles[protocol, metric] = f"{protocol_name(protocol)} {what}".strip()

@@ -14,7 +14,7 @@ from burn.report.render.cells import Cell, Table
 _MOST_IN_NAV = 40
 
 
-def analysis_part(found: Analysis, place: int) -> dict[str, Any]:
+def analysis_part(analysis: Analysis, place: int) -> dict[str, Any]:
     """Return a section, named after its text or, if it has several texts, after its folder."""
     figures = [
         {
@@ -23,10 +23,10 @@ def analysis_part(found: Analysis, place: int) -> dict[str, Any]:
             "image": data_address(svg, "image/svg+xml") if svg is not None else "",
             **_markdown(text),
         }
-        for name, svg, text in found.figures
+        for name, svg, text in analysis.figures
     ]
     titles = [figure["title"] or figure["name"] for figure in figures]
-    title = titles[0] if len(titles) == 1 else f"Analyses in {_spoken(found.folder.name)}"
+    title = titles[0] if len(titles) == 1 else f"Analyses in {_spoken(analysis.folder.name)}"
     short = shorten(title, _MOST_IN_NAV, placeholder=" …")
     return {
         "id": f"analysis{place + 1}",
@@ -73,5 +73,5 @@ def _table(lines: Sequence[str]) -> Table:
 
 def _leading(text: str) -> float | None:
     """Return the number at the start of a cell, to sort by: 47.5 of "47.5 → 312"."""
-    found = re.match(r"-?\d[\d,]*(\.\d+)?(e-?\d+)?", text)
-    return float(found[0].replace(",", "")) if found else None
+    match = re.match(r"-?\d[\d,]*(\.\d+)?(e-?\d+)?", text)
+    return float(match[0].replace(",", "")) if match else None

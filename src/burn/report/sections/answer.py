@@ -44,7 +44,7 @@ class Tile:
 
 
 def opening(
-    answer: Verdict, gathered: Gathered, found: Sequence[Network], titles: Sequence[str]
+    answer: Verdict, gathered: Gathered, all_networks: Sequence[Network], titles: Sequence[str]
 ) -> Opening:
     """Return the beginning of the page for what was given.
 
@@ -53,14 +53,14 @@ def opening(
     Args:
         answer: Whether training worked.
         gathered: The contents of the folders.
-        found: All networks.
+        all_networks: All networks.
         titles: Titles of the analyses.
     """
     if answer.network is not None and answer.own is not None:
         group = campaign_of(answer, gathered.groups)
         if group is None:
             return _evaluated(answer, answer.network, answer.own, gathered)
-        mine = of_group(group, found)
+        mine = of_group(group, all_networks)
         if group.ablation:
             return _ablated(answer, answer.own, group, mine)
         return _compared(answer, answer.own, mine)
@@ -98,7 +98,7 @@ _KINDS = {
 }
 
 
-def _evaluated(answer: Verdict, network: Network, own: Number, gathered: Gathered) -> Opening:
+def _evaluated(answer: Verdict, network: Network, number: Number, gathered: Gathered) -> Opening:
     what = _KINDS[network.kind] if kind_beside(network) else "network"
     taught = network.run is not None and isinstance(dig(network.run.about, "teacher"), Mapping)
     lede = sentence("evaluated", answer, what, taught, training_of(network))
@@ -108,25 +108,25 @@ def _evaluated(answer: Verdict, network: Network, own: Number, gathered: Gathere
         return Opening("unknown", headline, lede)
     if headline := _HEADLINES.get(answer.word):
         return Opening(answer.word, headline, lede)
-    headline = f"{percent(own.mean)} % {number_name(own.protocol, own.metric)}"
-    if answer.largest_class is not None and own.mean < answer.largest_class + BARELY:
+    headline = f"{percent(number.mean)} % {number_name(number.protocol, number.metric)}"
+    if answer.largest_class is not None and number.mean < answer.largest_class + BARELY:
         headline = "No better than always predicting the largest class"
-    last = own.results[-1]
+    last = number.results[-1]
     command = ""
-    if own.protocol == "knn":
+    if number.protocol == "knn":
         folder = next(j.folder for j in gathered.found_results if j.result == last)
         out = "evaluated" if any(run.folder == folder for run in gathered.runs) else str(folder)
         command = shlex.join(
-            ["burn", "evaluate", "knn", network.checkpoint, "--random-init", "--train", own.train,
-             "--test", own.test, "--out", out]
+            ["burn", "evaluate", "knn", network.checkpoint, "--random-init",
+             "--train", number.train, "--test", number.test, "--out", out]
         )  # fmt: skip
     return Opening("unknown", headline, lede, command)
 
 
-def _compared(answer: Verdict, own: Number, mine: Sequence[Network]) -> Opening:
+def _compared(answer: Verdict, number: Number, mine: Sequence[Network]) -> Opening:
     rivals = [
         (network, n)
-        for network, n in _students(mine, own)
+        for network, n in _students(mine, number)
         if not network.method.startswith("supervised")
     ]
     rivals.sort(key=lambda pair: -pair[1].mean)
@@ -140,12 +140,12 @@ def _compared(answer: Verdict, own: Number, mine: Sequence[Network]) -> Opening:
     return Opening("unknown", headline, sentence("compared", answer, shown))
 
 
-def _ablated(answer: Verdict, own: Number, group: Group, mine: Sequence[Network]) -> Opening:
-    variants = _students(mine, own)
+def _ablated(answer: Verdict, number: Number, group: Group, mine: Sequence[Network]) -> Opening:
+    variants = _students(mine, number)
     recipe = words(group.about, "recipe") or "the recipe"
     best, highest = max(variants, key=lambda pair: pair[1].mean)
     default = default_variant(group, mine)
-    usual = default.like(own) if default else None
+    usual = default.like(number) if default else None
     one_seed = all(len(n.results) == 1 for _, n in variants)
     other = None if best is default else best
     headline = f"{len(variants)} variant{'s' if len(variants) > 1 else ''} of {recipe}"
@@ -153,10 +153,12 @@ def _ablated(answer: Verdict, own: Number, group: Group, mine: Sequence[Network]
     return Opening("unknown", headline, lede)
 
 
-def _students(mine: Sequence[Network], own: Number) -> list[tuple[Network, Number]]:
-    """Return the networks with binary layers that have a number like `own`, and this number."""
+def _students(mine: Sequence[Network], number: Number) -> list[tuple[Network, Number]]:
+    """Return the networks with binary layers with a number like `number`, and that."""
     kinds = ("binary", "half")
-    return [(one, n) for one in mine if one.kind in kinds and (n := one.like(own))]
+    return [
+        (network, n) for network in mine if network.kind in kinds and (n := network.like(number))
+    ]
 
 
 def _ordinal(place: int) -> str:
@@ -217,48 +219,48 @@ def way(answer: Verdict) -> float | None:
 
 def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
     """Return the few most important numbers."""
-    found: list[Tile] = []
-    network, own = answer.network, answer.own
+    chosen: list[Tile] = []
+    network, number = answer.network, answer.own
     group = campaign_of(answer, gathered.groups)
     whose = f"{network.name}, " if network and group else ""
     runs = [run for run in gathered.runs if run.chosen] or gathered.runs
     run = network.run if network else runs[0] if runs else None
-    if network is not None and own is not None:
-        linear = network.find("linear", "top1", (own.train, own.test))
-        for n in (own, linear if linear is not own else None):
+    if network is not None and number is not None:
+        linear = network.find("linear", "top1", (number.train, number.test))
+        for n in (number, linear if linear is not number else None):
             if n is not None:
                 seeds = f"{len(n.results)} seeds" if len(n.results) > 1 else ""
                 largest = told("largest class {:.1f} %", n.largest_class)
                 small = joined(n.plus_minus, seeds, largest)
-                found.append(Tile(percent(n.mean), "%", whose + n.label, small))
+                chosen.append(Tile(percent(n.mean), "%", whose + n.label, small))
     elif run is not None and (knn := watched(run)) is not None:
-        found.append(
+        chosen.append(
             Tile(percent(100 * knn), "%", "kNN while training", f"of {watched_of(run)[0]} images")
         )
     share = way(answer)
     if share is not None:
-        found.append(Tile(f"{share:.0f}", "%", "of the way from random weights to the teacher"))
+        chosen.append(Tile(f"{share:.0f}", "%", "of the way from random weights to the teacher"))
     for _, result, packed in packs(gathered)[:1]:
         if (count := packed.get("bytes")) is not None:
             value, _, unit = size(count).partition(" ")
             ratio = packed.get("float32_bytes", 0) / count if count else 0
-            found.append(
+            chosen.append(
                 Tile(value, unit, "packed file", f"1/{ratio:.1f} of float32" if ratio else "")
             )
         if (ms := packed.get("milliseconds")) is not None:
             value = f"{ms:.0f}" if ms >= 99.5 else f"{ms:.2g}"
-            found.append(Tile(value, "ms", "an image in burn-engine", measured_on(result)))
+            chosen.append(Tile(value, "ms", "an image in burn-engine", measured_on(result)))
     if group is not None:
         within = [r for r in gathered.runs if r.folder.parent == group.folder]
         total = sum(r.seconds or 0 for r in within)
         if total:
             value, _, unit = duration(total).partition(" ")
-            found.append(Tile(value, unit, "of training in all", f"{len(within)} runs"))
+            chosen.append(Tile(value, unit, "of training in all", f"{len(within)} runs"))
     elif run is not None and run.seconds is not None and run.finished:
         value, _, unit = duration(run.seconds).partition(" ")
         seen = f"{run.images_seen:,} images seen" if run.images_seen else ""
-        found.append(Tile(value, unit, "of training", seen))
-    return found
+        chosen.append(Tile(value, unit, "of training", seen))
+    return chosen
 
 
 # Cautions
@@ -275,32 +277,32 @@ def alarms(gathered: Gathered) -> list[tuple[str, str, str]]:
             ):
                 if step is not None:
                     where.append(f"{run.name} (stage {stage.number}, step {step:,})")
-    found = []
+    notes = []
     if targets:
         meaning = "From there on it told few images apart, and the KL term taught next to nothing."
-        found.append(("Collapsed target", ", ".join(targets), meaning))
+        notes.append(("Collapsed target", ", ".join(targets), meaning))
     if features:
         meaning = "From there on the network hardly told images apart."
-        found.append(("Collapsed features", ", ".join(features), meaning))
-    return found
+        notes.append(("Collapsed features", ", ".join(features), meaning))
+    return notes
 
 
 def cautions(gathered: Gathered, networks: Sequence[Network]) -> list[tuple[str, str]]:
     """Return (name of the run or network, caution) pairs."""
-    found = []
+    notes = []
     for network in networks:
         for reason in dict.fromkeys(n.meaningless for n in network.numbers if n.meaningless):
             labels = ", ".join(n.label for n in network.numbers if n.meaningless == reason)
-            found.append((network.name, f"{reason}, so that these numbers say nothing: {labels}."))
+            notes.append((network.name, f"{reason}, so that these numbers say nothing: {labels}."))
     for run in gathered.runs:
         if not run.finished:
             done = sum(stage.finished for stage in run.stages)
             steps = run.stages[-1].steps if run.stages else None
             at = f", at step {steps:,} of the next" if steps and done < len(run.stages) else ""
-            found.append(
+            notes.append(
                 (run.name, f"not trained to its end: {done} of {run.num_stages} stages{at}.")
             )
         bad = sum(int(number(s.meta, "monitor", "unreadable_images") or 0) for s in run.stages)
         if bad:
-            found.append((run.name, f"{bad:,} images could not be read and were left out."))
-    return found
+            notes.append((run.name, f"{bad:,} images could not be read and were left out."))
+    return notes

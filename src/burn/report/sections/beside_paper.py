@@ -27,7 +27,7 @@ class _Row:
 
 
 def beside_paper(
-    found: Sequence[Network], answer: Verdict, groups: Sequence[Group]
+    all_networks: Sequence[Network], answer: Verdict, groups: Sequence[Group]
 ) -> dict[str, Any] | None:
     """Compare networks with the paper's numbers of the same method and protocol.
 
@@ -36,7 +36,7 @@ def beside_paper(
     listed in the note.
 
     Args:
-        found: All networks.
+        all_networks: All networks.
         answer: Whether training worked. The kNN of its network is shown without a number of the
             paper.
         groups: Campaigns.
@@ -50,7 +50,7 @@ def beside_paper(
     varied = {group.folder for group in groups if group.ablation}
     rows: list[_Row] = []
     unknown: dict[str, list[str]] = {}
-    for network in found:
+    for network in all_networks:
         if network.kind != "binary" or network.group in varied:
             continue
         for n in network.numbers:
@@ -75,7 +75,7 @@ def beside_paper(
             evaluating.setdefault(tuple(marks), {})[row.number.label] = None
         cells.append(_paper_row(row, alike=not training[row.network.name] and not marks))
     columns = ("network", "number", "here", "paper, same method", "difference", "table")
-    own = [
+    ours = [
         ("; ".join(names), f"{'' if marks == _UNKNOWN else also}{'; '.join(marks)}")
         for marks, names in differing.items()
         if marks
@@ -83,7 +83,7 @@ def beside_paper(
     numbers = frozenset({2, 3, 4})
     return {
         "training": same,
-        "own": own,
+        "own": ours,
         "evaluating": [(", ".join(labels), marks) for marks, labels in evaluating.items()],
         "table": Table("Here and in the paper", columns, cells, numbers) if cells else None,
         "note": _unknown_note(unknown),
@@ -93,19 +93,19 @@ def beside_paper(
 
 def _is_foreign(row: _Row, marks: Sequence[str]) -> bool:
     """Return whether a network was trained and tested on other images than the paper's."""
-    own = marks == _UNKNOWN or any(mark.startswith(_OTHER_DATA) for mark in marks)
+    other_data = marks == _UNKNOWN or any(mark.startswith(_OTHER_DATA) for mark in marks)
     figure = row.figure
-    return own and (figure is None or bool(difference(_data(row.number), figure.dataset)))
+    return other_data and (figure is None or bool(difference(_data(row.number), figure.dataset)))
 
 
 def _figure(network: Network, n: Number) -> paper.Figure | None:
     """Return the paper's number for the same method, protocol and settings."""
     method = paper.OF_RECIPE.get(_method(network), "")
     settings, base = n.results[-1].settings, _base(network)
-    found = paper.paper_figure(n.protocol, n.metric, settings, method, base)
-    if found is None and method != "burn":  # InfoMin and SimCLR v2 are in its tables of ImageNet100
-        found = paper.paper_figure(n.protocol, n.metric, settings, method, "imagenet100")
-    return found
+    figure = paper.paper_figure(n.protocol, n.metric, settings, method, base)
+    if figure is None and method != "burn":  # InfoMin and SimCLR v2: its tables of ImageNet100
+        figure = paper.paper_figure(n.protocol, n.metric, settings, method, "imagenet100")
+    return figure
 
 
 def _method(network: Network) -> str:
@@ -113,8 +113,8 @@ def _method(network: Network) -> str:
     if network.method or network.run:
         return network.method
     words_of_name = network.name.partition(",")[0] + "_"  # burn_small, stage 2
-    known = sorted((*paper.OF_RECIPE, "supervised_kl"), key=len, reverse=True)
-    return next((method for method in known if words_of_name.startswith(f"{method}_")), "")
+    methods = sorted((*paper.OF_RECIPE, "supervised_kl"), key=len, reverse=True)
+    return next((method for method in methods if words_of_name.startswith(f"{method}_")), "")
 
 
 def _data(n: Number) -> Any:

@@ -15,9 +15,9 @@ from burn.report.render.charts import Chart, Dot, dots, scatter, small
 from burn.report.sections.training_curves import by_stage
 
 
-def of_group(group: Group, found: Sequence[Network]) -> list[Network]:
+def of_group(group: Group, all_networks: Sequence[Network]) -> list[Network]:
     """Return the networks of a campaign, the best by kNN first."""
-    mine = [network for network in found if network.group == group.folder]
+    mine = [network for network in all_networks if network.group == group.folder]
     return sorted(mine, key=lambda n: -_mean(n, "knn"))
 
 
@@ -30,8 +30,8 @@ def training_seconds(network: Network) -> float | None:
     """Return the mean training time over seeds, as recorded in the results."""
     results = network.numbers[0].results if network.numbers else ()
     each = [number(r.settings, "pretraining", "seconds") for r in results]
-    known = [seconds for seconds in each if seconds is not None]
-    return statistics.fmean(known) if known else None
+    measured = [seconds for seconds in each if seconds is not None]
+    return statistics.fmean(measured) if measured else None
 
 
 def comparison_table(mine: Sequence[Network]) -> Table:
@@ -125,7 +125,7 @@ def small_multiples(runs: Sequence[Run], key: str) -> list[dict[str, str]]:
         runs: The runs.
         key: Prefix that makes the curves' names unique in the page.
     """
-    found = []
+    curves = []
     for place, run in enumerate(runs):
         parts = by_stage(run, "loss")
         points = [point for part in parts for point in part]
@@ -138,8 +138,8 @@ def small_multiples(runs: Sequence[Run], key: str) -> list[dict[str, str]]:
         colour = "burn" if run.method == "burn" else "pale" if labelled else "blue"
         svg = small(parts, colour, f"{key}{place}")
         first, last = (f"{points[place][1]:.3g}" for place in (0, -1))
-        found.append({"name": run.name, "svg": svg, "first": first, "last": last, "state": state})
-    return found
+        curves.append({"name": run.name, "svg": svg, "first": first, "last": last, "state": state})
+    return curves
 
 
 def default_variant(group: Group, mine: Sequence[Network]) -> Network | None:

@@ -33,54 +33,55 @@ class Detail:
     quality: int
 
 
-def neighbours_part(found: Neighbours, detail: Detail) -> dict[str, Any]:
+def neighbours_part(neighbours: Neighbours, detail: Detail) -> dict[str, Any]:
     """Return a network's neighbours for the page: tiles as data URLs, labels and cosines.
 
     Args:
-        found: The neighbours.
+        neighbours: The neighbours.
         detail: The amount of pictures.
 
     Raises:
         UserError: The picture cannot be read or is smaller than its grid.
     """
-    picture = open_picture(found.picture, found.file.with_suffix(".jpg"))
-    columns = max((len(row) for row in found.rows), default=1)
-    width, height = found.grid.end(len(found.rows), columns)
+    picture = open_picture(neighbours.picture, neighbours.file.with_suffix(".jpg"))
+    columns = max((len(row) for row in neighbours.rows), default=1)
+    width, height = neighbours.grid.end(len(neighbours.rows), columns)
     if picture.width < width or picture.height < height:
         raise UserError(
-            f"{found.file} names more images than its picture holds: evaluate again, or remove both"
+            f"{neighbours.file} names more images than its picture holds: evaluate again, or "
+            "remove both"
         )
-    shown = found.rows[: detail.rows]
+    shown = neighbours.rows[: detail.rows]
     rows = [
         [
             {
-                "image": jpeg(tile(picture, r, c, found.grid), detail.quality),
-                "label": one.label,
-                "cosine": "" if one.cosine is None else f"{one.cosine:.2f}",
-                "other": c > 0 and one.label != row[0].label,
+                "image": jpeg(tile(picture, r, c, neighbours.grid), detail.quality),
+                "label": neighbour.label,
+                "cosine": "" if neighbour.cosine is None else f"{neighbour.cosine:.2f}",
+                "other": c > 0 and neighbour.label != row[0].label,
             }
-            for c, one in enumerate(row)
+            for c, neighbour in enumerate(row)
         ]
         for r, row in enumerate(shown)
     ]
     note = ""
-    if len(shown) < len(found.rows):
-        note = f"The first {len(shown)} of {len(found.rows)} test images."
-    names = [found.model, f"among {short_path(found.train)}" if found.train else ""]
-    title = ", ".join(name for name in names if name) or found.file.stem
+    if len(shown) < len(neighbours.rows):
+        note = f"The first {len(shown)} of {len(neighbours.rows)} test images."
+    names = [neighbours.model, f"among {short_path(neighbours.train)}" if neighbours.train else ""]
+    title = ", ".join(name for name in names if name) or neighbours.file.stem
     return {
         "title": title,
         "columns": columns,
-        "side": max(found.grid.side, _SHOWN),
+        "side": max(neighbours.grid.side, _SHOWN),
         "rows": rows,
         "note": note,
     }
 
 
-def detected_part(found: Detected, detail: Detail) -> dict[str, Any]:
+def detected_part(detected: Detected, detail: Detail) -> dict[str, Any]:
     """Return a detector's picture for the page, see `picture_part`."""
-    picture = picture_part(found.picture, found.folder / "detections.png", detail)
-    return {"title": short_path(str(found.folder)), **picture}
+    picture = picture_part(detected.picture, detected.folder / "detections.png", detail)
+    return {"title": short_path(str(detected.folder)), **picture}
 
 
 def picture_part(data: bytes, file: Path, detail: Detail) -> dict[str, Any]:

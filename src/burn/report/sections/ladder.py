@@ -69,7 +69,9 @@ class Ladder:
         return max(1.03 * max(values), 1e-9)
 
 
-def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -> Ladder | None:
+def ladder(
+    answer: Verdict, all_networks: Sequence[Network], groups: Sequence[Group]
+) -> Ladder | None:
     """Return the networks that were evaluated on the same images with the same settings.
 
     An ablation's networks are only included if the answer is about it, and those of a comparison
@@ -77,14 +79,14 @@ def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -
 
     Args:
         answer: Whether training worked.
-        found: All networks.
+        all_networks: All networks.
         groups: Campaigns.
 
     Returns:
         The ladder, or None if it has only one network.
     """
-    network, own = answer.network, answer.own
-    if network is None or own is None:
+    network, number = answer.network, answer.own
+    if network is None or number is None:
         return None
     hidden = {group.folder for group in groups if group.ablation}
     if network.group is not None:
@@ -92,10 +94,10 @@ def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -
     able = {
         # a run may stand for several variants of an ablation
         (n.group, n.checkpoint) if n.kind != "random" else first.mean: (n, first)
-        for n in sorted(found, key=lambda n: n is network)
-        if n.group not in hidden and (first := n.like(own))
+        for n in sorted(all_networks, key=lambda n: n is network)
+        if n.group not in hidden and (first := n.like(number))
     }.values()
-    second = None if own.protocol == "linear" else _second([n for n, _ in able], own)
+    second = None if number.protocol == "linear" else _second([n for n, _ in able], number)
     chosen = _chosen(list(able), answer)
     rungs = [
         Rung(
@@ -105,22 +107,22 @@ def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -
             first.mean,
             beside.mean if second and (beside := n.like(second)) else None,
             n is network,
-            _floor(n, own, found),
+            _floor(n, number, all_networks),
         )
         for n, first in chosen
     ]
-    if (share := own.largest_class) is not None:
+    if (share := number.largest_class) is not None:
         rungs.append(Rung("always the largest class", "grey", "", share, None, False, None))
     rungs.sort(key=lambda r: -r.first)
     if len(rungs) < 2:
         return None
     return Ladder(
         rungs,
-        own.label,
-        number_name(own.protocol, "").strip(),
+        number.label,
+        number_name(number.protocol, "").strip(),
         second.label if second else "",
         "linear" if second else "",
-        own.test,
+        number.test,
         len(able) - len(chosen),
     )
 
@@ -132,20 +134,20 @@ def _chosen(
 
     def rank(pair: tuple[Network, Number]) -> tuple[int, float]:
         network, first = pair
-        reference = any(first is one for one in (answer.floor, answer.teacher))
+        reference = any(first is other for other in (answer.floor, answer.teacher))
         return (0 if network is answer.network else 1 if reference else 2, -first.mean)
 
     return sorted(able, key=rank)[:_MOST]
 
 
-def _floor(network: Network, own: Number, found: Sequence[Network]) -> float | None:
-    floor = random_of(network, own, found) if network.kind != "random" else None
+def _floor(network: Network, number: Number, all_networks: Sequence[Network]) -> float | None:
+    floor = random_of(network, number, all_networks) if network.kind != "random" else None
     return floor.mean if floor else None
 
 
-def _second(able: Sequence[Network], own: Number) -> Number | None:
+def _second(able: Sequence[Network], number: Number) -> Number | None:
     """Return the linear accuracy whose settings most of the networks share."""
-    on = own.train, own.test
+    on = number.train, number.test
     numbers = [n for network in able if (n := network.find("linear", "top1", on))]
     labels = [n.label for n in numbers]
     return max(numbers, key=lambda n: labels.count(n.label), default=None)

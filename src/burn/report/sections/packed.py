@@ -13,15 +13,15 @@ def packs(gathered: Gathered) -> list[tuple[str, Result, dict[str, float]]]:
 
     The result is that of the time, if there is one, because it says on what it was measured.
     """
-    found: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
+    by_file: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
     for j in gathered.found_results:
         r = j.result
         if r.protocol == "pack" and finite(r.value) is not None:
-            known = found.setdefault((r.model, r.checkpoint), (r, {}))
-            known[1][r.metric] = r.value
+            entry = by_file.setdefault((r.model, r.checkpoint), (r, {}))
+            entry[1][r.metric] = r.value
             if r.metric == "milliseconds":  # this result names the processor
-                found[r.model, r.checkpoint] = (r, known[1])
-    return [(model, r, numbers) for (model, _), (r, numbers) in found.items()]
+                by_file[r.model, r.checkpoint] = (r, entry[1])
+    return [(model, r, numbers) for (model, _), (r, numbers) in by_file.items()]
 
 
 def measured_on(result: Result) -> str:
@@ -39,12 +39,12 @@ def measured_on(result: Result) -> str:
 
 def pack_table(gathered: Gathered) -> Table | None:
     """Return the table of size and speed, or None if there are no packed files."""
-    found = packs(gathered)
-    if not found:
+    packed = packs(gathered)
+    if not packed:
         return None
-    metrics = list(dict.fromkeys(metric for _, _, numbers in found for metric in numbers))
+    metrics = list(dict.fromkeys(metric for _, _, numbers in packed for metric in numbers))
     rows = []
-    for model, r, numbers in found:
+    for model, r, numbers in packed:
         count, whole = numbers.get("bytes"), numbers.get("float32_bytes")
         row = [Cell(model, small=short_path(r.checkpoint))]
         for metric in metrics:

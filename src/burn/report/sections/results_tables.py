@@ -13,20 +13,20 @@ from burn.report.render.tables import number_name
 _MOST_ACROSS = 5  # columns; a single network with more numbers gets a row for each
 
 
-def result_tables(found: Sequence[Network]) -> list[Table]:
+def result_tables(all_networks: Sequence[Network]) -> list[Table]:
     """Return a table for each pair of data sets and each family of protocols."""
     pairs: dict[tuple[str, str], None] = {}
-    for network in found:
+    for network in all_networks:
         for n in network.numbers:
             pairs[n.train, n.test] = None
     tables = []
     for train, test in pairs:
-        here = (n.protocol for network in found for n in network.numbers)
+        here = (n.protocol for network in all_networks for n in network.numbers)
         others = tuple(dict.fromkeys(name for name in here if name not in PROTOCOLS))
         for family in (PROTOCOLS[:5], ("svm",), ("detection",), others):
             mine = [
                 (network, n)
-                for network in found
+                for network in all_networks
                 for n in network.numbers
                 if (n.train, n.test) == (train, test) and n.protocol in family
             ]
@@ -36,8 +36,8 @@ def result_tables(found: Sequence[Network]) -> list[Table]:
 
 
 def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Table:
-    known = dict.fromkeys((*PROTOCOLS, *(n.protocol for _, n in mine)))
-    order = {protocol: place for place, protocol in enumerate(known)}
+    protocols = dict.fromkeys((*PROTOCOLS, *(n.protocol for _, n in mine)))
+    order = {protocol: place for place, protocol in enumerate(protocols)}
     labels = sorted(
         dict.fromkeys((order[n.protocol], n.label) for _, n in mine), key=lambda pair: pair[0]
     )

@@ -70,9 +70,9 @@ def _watched(stage: Stage) -> str:
 def _extent(machine: Any) -> str:
     """Return device and numbers of cores, threads and processes: "cuda, 16 cores"."""
     counts = [
-        f"{value:g} {one if value == 1 else many}"
-        for one, many in (("core", "cores"), ("thread", "threads"), ("process", "processes"))
-        if (value := number(machine, many)) is not None
+        f"{value:g} {singular if value == 1 else plural}"
+        for singular, plural in (("core", "cores"), ("thread", "threads"), ("process", "processes"))
+        if (value := number(machine, plural)) is not None
     ]
     return joined(words(machine, "device"), *counts)
 

@@ -103,11 +103,11 @@ class FiniteSteps(Callback):
                 parts.append(part.name)
                 numbers.append(torch.nn.utils.get_total_norm(gradients))
         zero = torch.zeros((), device=loop.device)  # some terms are numbers on the CPU
-        found = torch.stack([zero + number for number in numbers])
-        skipped = (~torch.isfinite(found).all()).float()
+        values = torch.stack([zero + number for number in numbers])
+        skipped = (~torch.isfinite(values).all()).float()
         if self._processes.count > 1:
             distributed.all_reduce(skipped, distributed.ReduceOp.MAX)
-        read = read_later(torch.cat([skipped.view(1), found]))
+        read = read_later(torch.cat([skipped.view(1), values]))
         self._checked = _Checked(step, terms, parts, loop.learner.learned, read)
         return skipped
 
@@ -137,8 +137,8 @@ class FiniteSteps(Callback):
             step: Number of the step.
             what_here: What is not finite in this process.
         """
-        found = self._processes.gather(what_here)
-        what = " and ".join(dict.fromkeys(text for text in found if text))
+        messages = self._processes.gather(what_here)
+        what = " and ".join(dict.fromkeys(text for text in messages if text))
         what = what or "the gradients are too large for their norm"
         self._skipped += 1
         if self._skipped > self._tolerated:

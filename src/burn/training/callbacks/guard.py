@@ -87,7 +87,9 @@ def gradient_norms(parts: Sequence[Part]) -> dict[str, float]:
         part.name: [p.grad for p in part.module.parameters() if p.grad is not None]
         for part in parts
     }
-    return {name: float(torch.nn.utils.get_total_norm(own)) for name, own in gradients.items()}
+    return {
+        name: float(torch.nn.utils.get_total_norm(gradient)) for name, gradient in gradients.items()
+    }
 
 
 class Guard(Callback):

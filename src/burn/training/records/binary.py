@@ -46,8 +46,8 @@ class LayerRow:
 
     def numbers(self) -> dict[str, float]:
         """Return the numbers that are not None, by the names of their columns."""
-        found = {k: v for k, v in vars(self).items() if k != "name"}
-        return {name: value for name, value in found.items() if value is not None}
+        columns = {k: v for k, v in vars(self).items() if k != "name"}
+        return {name: value for name, value in columns.items() if value is not None}
 
 
 class BinaryLayers:
