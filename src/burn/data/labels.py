@@ -224,8 +224,8 @@ def classes_of(
     if names and (texts := _texts(labels, names)):
         if unnamed(labels, names) is None:
             position = {name: i for i, name in enumerate(names)}
-            own = [position[text] for text in texts]
-            numbers = np.array([*own, UNLABELLED], np.int64)[numbers]
+            class_numbers = [position[text] for text in texts]
+            numbers = np.array([*class_numbers, UNLABELLED], np.int64)[numbers]
         else:
             names = ()
     missing = np.flatnonzero(numbers == UNLABELLED)
@@ -237,5 +237,5 @@ def classes_of(
         )
     if len(missing) == len(numbers):
         return None, (), reason
-    own = labels.names or _digits(numbers)
-    return numbers, tuple(names) if len(names) >= len(own) else own, reason
+    class_names = labels.names or _digits(numbers)
+    return numbers, tuple(names) if len(names) >= len(class_names) else class_names, reason

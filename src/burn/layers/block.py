@@ -101,8 +101,8 @@ class _Block(torch.autograd.Function):
         parts = parted(parameters, halves)
         maps: list[tuple[Tensor, Tensor]] = []  # inputs of each half and of its PReLU
         x = kept[0]
-        for i, (half, own) in enumerate(zip(halves, parts, strict=True)):
-            _, _, gain, bias, before, slope, after = own
+        for i, (half, tensors) in enumerate(zip(halves, parts, strict=True)):
+            _, _, gain, bias, before, slope, after = tensors
             y, mean, inverse_std = kept[1 + 3 * i : 4 + 3 * i]
             variance = inverse_std.square().reciprocal_().sub_(half.norm.eps)
             z = F.batch_norm(
@@ -115,10 +115,10 @@ class _Block(torch.autograd.Function):
         (grad,) = grads
         gradients: list[Tensor | None] = []
         for i in reversed(range(len(halves))):
-            grad, own = _half_backward(
+            grad, of_half = _half_backward(
                 grad, maps.pop(), kept[1 + 3 * i : 4 + 3 * i], halves[i], parts[i], ctx.counts[i]
             )
-            gradients = [*own, *gradients]
+            gradients = [*of_half, *gradients]
         return grad, None, *gradients
 
 

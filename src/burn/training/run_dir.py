@@ -296,8 +296,8 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
         )
     data, now = described["data"], _plan_from(described["plan"])
     before, steps = (
-        stage_steps(one.recipe, data["images"], max_steps=one.max_steps).total
-        for one in (plan, now)
+        stage_steps(each.recipe, data["images"], max_steps=each.max_steps).total
+        for each in (plan, now)
     )
     if steps < before:
         raise UserError(

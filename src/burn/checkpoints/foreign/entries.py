@@ -90,8 +90,8 @@ def sort_entries(content: Mapping[Any, Any], parts: Mapping[str, str | None]) ->
     used = {part: parts[part] for part, _ in origins.values()}
     counterparts = {there: here for there, here in {**used, **parts}.items() if here is not None}
     notes = tuple(
-        f"held twice, with equal numbers: {one}*" + (f" and {two}*" if two != one else "")
-        for one, two in copies
+        f"held twice, with equal numbers: {first}*" + (f" and {second}*" if second != first else "")
+        for first, second in copies
     )
     return Entries(tensors, dict(dropped), unknown, list(counterparts.items()), notes)
 

@@ -140,8 +140,8 @@ class CSource:
                     f"{origin}: an output of layer {layer.name!r} has {geometry.inputs:,} inputs, "
                     f"more than the {_MOST_INPUTS:,} of C: give a narrower network"
                 )
-        self._linears = [one for one in program.layers if isinstance(one, Linear)]
-        outputs = [one.channels for one in self._linears]
+        self._linears = [each for each in program.layers if isinstance(each, Linear)]
+        outputs = [linear.channels for linear in self._linears]
         self._arena = plan_arena(self._geometry, outputs, self._value_bytes)
         stem = program.layers[0]
         assert isinstance(stem, Convolution)
@@ -160,9 +160,9 @@ class CSource:
         self._parts = [_parts(*both) for both in zip(binary, flipped, strict=True)]
         if self.integers:
             self._parts = [
-                [parts[0]._replace(threshold=one.threshold, multiplier=one.multiplier,
-                                   bias=one.bias, slope=one.slope)]
-                for parts, one in zip(self._parts, self.integers.layers, strict=True)
+                [parts[0]._replace(threshold=stored.threshold, multiplier=stored.multiplier,
+                                   bias=stored.bias, slope=stored.slope)]
+                for parts, stored in zip(self._parts, self.integers.layers, strict=True)
             ]  # fmt: skip
         largest = max(abs(part.ones).max() for parts in self._parts for part in parts)
         self._tap_bytes = 1 if largest < 128 else 2
@@ -171,7 +171,7 @@ class CSource:
         self._constants = self._make_constants()
         self._gates = self._make_gates()
         self.arena = self._arena.bytes
-        self.has_gates = any(one.parts for one in self._geometry)
+        self.has_gates = any(sizes.parts for sizes in self._geometry)
         self.image, self.scores = 3 * image_size**2, 4 * program.layers[-1].channels
         self.image_rows = 3 * image_size * self._geometry[0].kernel
         counts = -(-2 * classes_on_device // 4) * 4

@@ -132,9 +132,9 @@ def _tested(
     console: Console,
 ) -> list[Result]:
     detections = detect(detector, test, context, config, console)
-    readable = [found is not None for found in detections]
+    readable = [detected is not None for detected in detections]
     context.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
-    kept = [found for found in detections if found is not None]
+    kept = [detected for detected in detections if detected is not None]
     truth = [real for real, good in zip(test.annotations, readable, strict=True) if good]
     if not kept:
         raise UserError(f"{test.name}: none of its images can be read")
@@ -142,8 +142,8 @@ def _tested(
     numbers = _numbers(scores, test.classes)
     results = context.results("detection", numbers, asdict(config), began)
     context.announce(results)
-    found = _plain(test, detections)
-    context.keep(lambda: write_text(out / "detections.json", json.dumps(found)))
+    plain = _plain(test, detections)
+    context.keep(lambda: write_text(out / "detections.json", json.dumps(plain)))
 
     def draw(path: Path) -> None:
         draw_detections(path, _shown(test, detections))

@@ -64,22 +64,22 @@ class FusedBlock(torch.autograd.Function):
         dtype = kept[1].dtype
         inputs: list[tuple[Tensor, Tensor]] = []  # of each half, and their signs
         x, signs = kept[0], launch.sign_map(kept[0], parts[0][0], dtype)
-        for i, (half, own) in enumerate(zip(halves, parts, strict=True)):
+        for i, (half, tensors) in enumerate(zip(halves, parts, strict=True)):
             inputs.append((x, signs))
             if i + 1 < len(halves):
                 y, *statistics = kept[1 + 3 * i : 4 + 3 * i]
-                norm, stride = _norm(half, y, own, *statistics), half.convolution.stride
+                norm, stride = _norm(half, y, tensors, *statistics), half.convolution.stride
                 next_shift = parts[i + 1][0]
                 x, signs = launch.activated_with_signs(
-                    y, x, norm, own[4:], stride, next_shift, dtype
+                    y, x, norm, tensors[4:], stride, next_shift, dtype
                 )
         grad = grads[0]
         gradients: list[Tensor | None] = []
         for i in reversed(range(len(halves))):
-            grad, own = _half_backward(
+            grad, of_half = _half_backward(
                 grad, *inputs.pop(), kept[1 + 3 * i : 4 + 3 * i], halves[i], parts[i], ctx.counts[i]
             )
-            gradients = [*own, *gradients]
+            gradients = [*of_half, *gradients]
         return grad, None, *gradients
 
 
