@@ -8,7 +8,7 @@ from rich.console import Console
 
 from burn.core.errors import UserError
 from burn.core.results import Result, append_results, largest_class, read_results
-from burn.report.load.found import FoundResult, Gathered
+from burn.report.load.contents import FoundResult, Gathered
 from burn.report.model import networks
 from burn.report.render.plots import demo_picture
 from burn.report.render.tables import (

@@ -133,7 +133,7 @@ def learn(features: ArrayLike, labels: ArrayLike, classes: Sequence[str]) -> Lea
         raise ValueError(
             "the classifier overflows float32: the features are too small or too large"
         )
-    facts = _found(judged, answers, counts)
+    facts = _facts(judged, answers, counts)
     towards, threshold = _direction(values)
     return Learned(names, weight, bias, counts, *facts, towards, threshold, chosen, temperature)
 
@@ -521,10 +521,10 @@ def standard_error(right: float, number: int) -> float:
     return float(np.sqrt(share * (1 - share) / number))
 
 
-_Found = tuple[float | None, float | None, float | None, Whole]
+_Facts = tuple[float | None, float | None, float | None, Whole]
 
 
-def _found(judged: _Judged, labels: Whole, counts: Whole) -> _Found:
+def _facts(judged: _Judged, labels: Whole, counts: Whole) -> _Facts:
     """Return accuracy, its error, the largest class's share and the confusions."""
     confusion = np.zeros((len(counts), len(counts)), np.intp)
     is_checked = counts[labels] > 1

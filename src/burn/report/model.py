@@ -12,7 +12,7 @@ from typing import Any, Literal
 from burn.core.results import ACCURACIES, Result, largest_class
 from burn.core.seeds import OverSeeds
 from burn.methods.entries import METHODS
-from burn.report.load.found import FoundResult, Gathered, Run
+from burn.report.load.contents import FoundResult, Gathered, Run
 from burn.report.load.gather import settings_of
 from burn.report.load.origins import common_names, is_foreign, stage_in
 from burn.report.load.values import number, short_path, words
@@ -217,7 +217,7 @@ class Verdict:
     Attributes:
         word: unknown if there is no floor or if the training was too short to tell.
         network: The network that the answer is about.
-        own: Its number that decides.
+        number: Its number that decides.
         floor: The same number with random weights, on the same images with the same settings.
         teacher: The same number of a float network, on the same images with the same settings.
         largest_class: Accuracy of always predicting the most frequent class, if that is a floor
@@ -227,7 +227,7 @@ class Verdict:
 
     word: Literal["yes", "barely", "no", "unknown"] = "unknown"
     network: Network | None = None
-    own: Number | None = None
+    number: Number | None = None
     floor: Number | None = None
     teacher: Number | None = None
     largest_class: float | None = None

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from burn.core.errors import UserError
-from burn.report.load.found import Gathered, Group, Neighbours, Run
+from burn.report.load.contents import Gathered, Group, Neighbours, Run
 from burn.report.load.values import short_path, words
 from burn.report.model import Network, Verdict, networks, verdict
 from burn.report.render.cells import joined

@@ -27,14 +27,14 @@ class Entries:
     """Entries of a file by the names that the import gives them.
 
     Attributes:
-        found: Tensors by name.
+        tensors: Tensors by name.
         dropped: Number of dropped entries by reason.
         unknown: Paths of all other entries.
         parts: Pairs of prefixes in the file and here, those in use first.
         notes: Remarks for the user.
     """
 
-    found: dict[str, Tensor]
+    tensors: dict[str, Tensor]
     dropped: dict[str, int]
     unknown: list[str]
     parts: list[tuple[str, str]]

@@ -324,7 +324,7 @@ def _read(content: Mapping[Any, Any], format: str) -> _Published:
     backbone = describe_backbone(config, Precision.BINARY)
     ours = backbone.state_dict()
     layout = layout_of(entries, format, ours)
-    tensors = entries.found
+    tensors = entries.tensors
     shapes: Shapes = {}
     for some in (*layout.pieces.values(), *layout.unused.values()):
         shapes |= some

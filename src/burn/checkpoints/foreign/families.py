@@ -154,24 +154,24 @@ def layout_of(entries: Entries, format: str, ours: Mapping[str, Tensor]) -> Layo
         return _bnext_layout(ours)
     if format == "expert":
         return _expert_layout(ours)
-    flat = any(name.endswith(".weights") for name in entries.found)
+    flat = any(name.endswith(".weights") for name in entries.tensors)
     layout = Layout(reactnet_pieces(ours, flat=flat))
     if format == "s2bnn":
         # Each of its blocks holds both kinds of 1×1 convolutions and uses one.
         used = {name for shapes in layout.pieces.values() for name in shapes}
         unused = {name for name in _both_kinds(flat=flat) if name not in used}
-        if lacking := sorted(unused - entries.found.keys()):
+        if lacking := sorted(unused - entries.tensors.keys()):
             raise misfit({"lacks": [entries.theirs(name) for name in lacking]})
         entries.dropped["1×1 convolutions and BN that are not used"] = len(unused)
         for name in unused:
-            del entries.found[name]
+            del entries.tensors[name]
     return layout
 
 
 def _stem(entries: Entries) -> Tensor:
     """Return the stem's weight in a file of ReActNet or BNext. Raises UserError without one."""
     name = "feature.0.conv1.weight"
-    stem = entries.found.get(name)
+    stem = entries.tensors.get(name)
     if stem is None or stem.ndim != 4:
         raise misfit({"lacks": [name], "has unknown": entries.unknown})
     return stem
@@ -193,7 +193,7 @@ def _reactnet_config(entries: Entries, format: str) -> BackboneConfig:
         return config
     return replace(
         config,
-        feature_layer="fc.0.weight" in entries.found,  # the option use_mlp
+        feature_layer="fc.0.weight" in entries.tensors,  # the option use_mlp
         activation_gradient="clip",
         weight_gradient="identity",
     )
@@ -245,7 +245,7 @@ def _both_kinds(*, flat: bool) -> Iterator[str]:
 
 def _bnext_config(entries: Entries) -> BackboneConfig:
     """Return the settings of the network, by the stem's channels and the number of blocks."""
-    tensors, stem = entries.found, _stem(entries)
+    tensors, stem = entries.tensors, _stem(entries)
     blocks = len({n.split(".")[1] for n in tensors if n.startswith("feature.")}) - 1
     fitting = [name for name in BNEXT if num_blocks(name) == blocks]
     if not fitting:
@@ -331,7 +331,7 @@ def bnext_notes(tensors: Mapping[str, Tensor], config: BackboneConfig) -> tuple[
 
 def _expert_config(entries: Entries) -> BackboneConfig:
     """Return the settings of the network, by the stem's channels and the first experts."""
-    tensors, names = entries.found, ("conv3.0.weight", "layer1.0.conv1.weight")
+    tensors, names = entries.tensors, ("conv3.0.weight", "layer1.0.conv1.weight")
     stem, experts = (tensors.get(name) for name in names)
     if stem is None or stem.ndim != 4 or experts is None or experts.ndim != 5:
         raise misfit({"lacks": list(names), "has unknown": entries.unknown})

@@ -13,7 +13,7 @@ from typing import Any
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular
 from burn.core.results import Result, read_results
-from burn.report.load.found import Rows
+from burn.report.load.contents import Rows
 from burn.report.load.values import finite, is_shallow
 
 _MB = 1 << 20

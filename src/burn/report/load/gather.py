@@ -17,16 +17,7 @@ from typing import Any
 from burn.core.errors import UserError
 from burn.core.paths import located_path
 from burn.core.results import Result
-from burn.report.load.files import (
-    MOST_PICTURE,
-    MOST_TEXT,
-    is_there,
-    read_bytes,
-    read_object,
-    read_result_lines,
-    read_rows,
-)
-from burn.report.load.found import (
+from burn.report.load.contents import (
     Analysis,
     Confusion,
     Detected,
@@ -38,6 +29,15 @@ from burn.report.load.found import (
     Rows,
     Run,
     Stage,
+)
+from burn.report.load.files import (
+    MOST_PICTURE,
+    MOST_TEXT,
+    is_there,
+    read_bytes,
+    read_object,
+    read_result_lines,
+    read_rows,
 )
 from burn.report.load.images import Grid
 from burn.report.load.origins import Origins, place_in, with_same_images

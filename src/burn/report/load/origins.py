@@ -17,7 +17,7 @@ from typing import Any
 
 from burn.core.paths import is_there
 from burn.core.results import Result
-from burn.report.load.found import FoundResult, Run
+from burn.report.load.contents import FoundResult, Run
 from burn.report.load.values import number, words
 
 _STAGE = re.compile(r"stage(\d)(\.safetensors)?")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textwrap import shorten
 from typing import Any
 
-from burn.report.load.found import Analysis
+from burn.report.load.contents import Analysis
 from burn.report.load.images import data_address
 from burn.report.render.cells import Cell, Table
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from burn.report.load.found import Gathered, Group, Run
+from burn.report.load.contents import Gathered, Group, Run
 from burn.report.load.values import dig, number, words
 from burn.report.model import BARELY, Network, Number, Verdict, kind_beside, training_of
 from burn.report.render.cells import duration, joined, percent, size, told
@@ -56,14 +56,14 @@ def opening(
         all_networks: All networks.
         titles: Titles of the analyses.
     """
-    if answer.network is not None and answer.own is not None:
+    if answer.network is not None and answer.number is not None:
         group = campaign_of(answer, gathered.groups)
         if group is None:
-            return _evaluated(answer, answer.network, answer.own, gathered)
+            return _evaluated(answer, answer.network, answer.number, gathered)
         mine = of_group(group, all_networks)
         if group.ablation:
-            return _ablated(answer, answer.own, group, mine)
-        return _compared(answer, answer.own, mine)
+            return _ablated(answer, answer.number, group, mine)
+        return _compared(answer, answer.number, mine)
     runs = [run for run in gathered.runs if run.chosen] or gathered.runs
     if runs:
         return _trained(runs[0])
@@ -211,16 +211,16 @@ def way(answer: Verdict) -> float | None:
 
     None if a number is missing or the teacher is not better than random weights.
     """
-    if answer.own is None or answer.floor is None or answer.teacher is None:
+    if answer.number is None or answer.floor is None or answer.teacher is None:
         return None
     whole = answer.teacher.mean - answer.floor.mean
-    return 100 * (answer.own.mean - answer.floor.mean) / whole if whole >= 1 else None
+    return 100 * (answer.number.mean - answer.floor.mean) / whole if whole >= 1 else None
 
 
 def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
     """Return the few most important numbers."""
     chosen: list[Tile] = []
-    network, number = answer.network, answer.own
+    network, number = answer.network, answer.number
     group = campaign_of(answer, gathered.groups)
     whose = f"{network.name}, " if network and group else ""
     runs = [run for run in gathered.runs if run.chosen] or gathered.runs

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from burn.paper import numbers as paper
+from burn.report.load.contents import Group, Run
 from burn.report.load.datasets import difference, is_known
-from burn.report.load.found import Group, Run
 from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import Network, Number, Verdict
 from burn.report.render.cells import DASH, Cell, Table, cell, joined, setting, signed, told

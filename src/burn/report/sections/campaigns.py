@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from burn.paper import ablations
 from burn.paper import numbers as paper
-from burn.report.load.found import Group, Run
+from burn.report.load.contents import Group, Run
 from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import Network, colour_of
 from burn.report.render.cells import DASH, Cell, Table, cell, duration, joined, setting, told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from burn.report.load.found import Confusion
+from burn.report.load.contents import Confusion
 from burn.report.load.values import short_path
 from burn.report.render.cells import Cell, Table, cell, joined, percent, told
 from burn.report.render.charts import Dot, dots

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from burn.core.errors import UserError
-from burn.report.load.found import Detected, Neighbours
+from burn.report.load.contents import Detected, Neighbours
 from burn.report.load.images import jpeg, open_picture, shrunk, tile
 from burn.report.load.values import short_path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from burn.report.load.found import Group
+from burn.report.load.contents import Group
 from burn.report.model import Network, Number, Verdict, colour_of, kind_beside, random_of
 from burn.report.render.tables import number_name
 
@@ -85,7 +85,7 @@ def ladder(
     Returns:
         The ladder, or None if it has only one network.
     """
-    network, number = answer.network, answer.own
+    network, number = answer.network, answer.number
     if network is None or number is None:
         return None
     hidden = {group.folder for group in groups if group.ablation}

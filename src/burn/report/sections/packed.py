@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from burn.core.results import Result
-from burn.report.load.found import Gathered
+from burn.report.load.contents import Gathered
 from burn.report.load.values import finite, number, short_path, words
 from burn.report.render.cells import Cell, Table, cell, joined, size, told
 

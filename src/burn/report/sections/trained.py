@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from burn.core.errors import listed
-from burn.report.load.found import Run, Stage
+from burn.report.load.contents import Run, Stage
 from burn.report.load.values import dig, number, short_path, words
 from burn.report.render.cells import (
     DASH,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from burn.core.thresholds import RANK_ALARM, TARGET_ALARM
-from burn.report.load.found import Run
+from burn.report.load.contents import Run
 from burn.report.render.charts import Chart, Line, Scale, curves, strip
 
 
