@@ -207,6 +207,7 @@ def documents() -> dict[str, str]:
         compared_photos=_table(comparison_markdown(_results("compared-photos.jsonl"))),
         label_free=_table(comparison_markdown(_results("compared-label-free.jsonl"))),
         ablated=_table(ablation_markdown(_results("ablated.jsonl"))),
+        ablated_tiny=_table(ablation_markdown(_ablated_on_tiny())),
         ablated_default=_table(ablation_markdown(_results("ablated-default.jsonl"))),
         claims=_claims(),
         twice=_accuracies("ablated-102400.jsonl"),
