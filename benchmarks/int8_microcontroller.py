@@ -4,8 +4,8 @@
     python benchmarks/int8_microcontroller.py CMSIS-NN
 
 Arm's kernels are compiled as their makers do (-Ofast), and run in the emulator of `boards.py`, in
-the order of the networks' layers. Weights and images are random, on which the number of
-instructions does not depend. Flash is that of the weights, of 12 bytes for each output channel
+the order of the networks' layers. Weights are random and images black: the number of instructions
+does not depend on them. Flash is that of the weights, of 12 bytes for each output channel
 (bias, multiplier, shift) and of the code; RAM that of the maps that are needed at once, of the
 kernels' scratch memory and of the image. The networks have no classifier.
 """
@@ -111,9 +111,8 @@ def maps_of(steps: list[Step]) -> tuple[list[tuple[int, int]], int]:
         if step.kind == 2:
             places.append((kept, current))
             continue
-        before = next(
-            (n for n in (1, 2, 3) if [s.kind for s in steps[at + n : at + n + 1]] == [2]), 0
-        )
+        later = [each.kind for each in steps[at + 1 : at + 4]]
+        before = later.index(2) + 1 if 2 in later else 0
         kept = current if before == 3 else kept
         to = min({0, 1, 2} - {current, kept if before else current})
         places.append((current, to))

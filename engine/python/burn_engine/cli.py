@@ -187,12 +187,12 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _require_no_forgotten_option(given: Mapping[str, Any]) -> None:
     """Raise ValueError if a file to write stands among the files to read."""
+    paths = [path for value in given.values() if isinstance(value, list) for path in value]
+    missing = [path for path in paths if not os.path.lexists(path)]
     for option, suffix in _WRITTEN.items():
-        if option in given and given[option] is None:
-            for paths in given.values():
-                for path in paths if isinstance(paths, list) else ():
-                    if path.endswith(suffix) and not os.path.lexists(path):
-                        raise ValueError(f"{path}: no such file; --{option} {path} writes it")
+        forgotten = option in given and given[option] is None
+        if path := next((path for path in missing if forgotten and path.endswith(suffix)), None):
+            raise ValueError(f"{path}: no such file; --{option} {path} writes it")
 
 
 class _Pretrained(argparse.Action):

@@ -86,8 +86,9 @@ def require_network(index: Index, path: Path, model: Model) -> None:
     """Raise ModelError if an index was made with another network."""
     if index.network != model.fingerprint:
         name = name_of(index.network)
-        which = f"the network {name}: give --model {name}" if name else ""
-        which = which or "another network: give that one as --model"
+        which = "another network: give that one as --model"
+        if name is not None:
+            which = f"the network {name}: give --model {name}"
         raise ModelError(f"{path}: it was made with {which}, or another file")
 
 

@@ -99,7 +99,8 @@ BURN_APART void find_factors(const struct gate *gate, const struct layer *layer,
     for (uint32_t h = 0; h < gate->hidden; ++h) {
         const float *constant = gate->down_constants + 2 * h;
         const float sum = product_of(gate->down + h * outputs, factors, outputs);
-        inner[h] = leaky(constant[0] * sum + constant[1], 0);
+        const float y = constant[0] * sum + constant[1];
+        inner[h] = y < 0 ? 0 : y;
     }
     for (uint32_t o = 0; o < outputs; ++o) {
         const float *constant = gate->up_constants + 2 * o;

@@ -373,12 +373,10 @@ class CSource:
         parts: list[str] = []
         signs = 4 * geometry.signs_rows * geometry.in_size * geometry.sign_words
         for number, part in enumerate(self._parts[index - 1]):
-            overrides: dict[str, object] = {
-                "signs_at": self._arena.signs_at[index] + number * signs,
-                "out_channels": geometry.counted,
-            }
             fields = self._part(index, f"{name}_part_{number}", part)
-            parts.append(self._described(index, fields, overrides))
+            fields["signs_at"] = self._arena.signs_at[index] + number * signs
+            fields["out_channels"] = geometry.counted
+            parts.append(self._described(index, fields))
         down, up = layer.gate.down, layer.gate.up
         arrays: dict[str, tuple[str, NDArray[np.generic]]] = {
             "down": ("int16_t", down.weight),
@@ -405,11 +403,10 @@ class CSource:
             }
         )
 
-    def _described(
-        self, index: int, fields: dict[str, object], other: dict[str, object] | None = None
-    ) -> str:
+    def _described(self, index: int, fields: dict[str, object]) -> str:
+        """Return what describes a layer or a part of it; `fields` come before the layer's own."""
         geometry, arena = self._geometry[index], self._arena
-        fields = fields | {
+        of_layer: dict[str, object] = {
             "signs_at": arena.signs_at[index],
             "values_at": arena.values_at[index],
             "signs_rows": geometry.signs_rows,
@@ -417,8 +414,8 @@ class CSource:
             **{key: int(getattr(geometry, key)) for key in _SIZES},
         }
         if geometry.is_binary:
-            fields["inputs"] = geometry.inputs
-        return initializer(fields | (other or {}))
+            of_layer["inputs"] = geometry.inputs
+        return initializer(of_layer | fields)
 
     def _linear(self, index: int) -> str:
         layer, name, arena = self._linears[index], f"linear_{index}", self._arena
