@@ -243,11 +243,18 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
     ("arguments", "message"),
     [
         ([], "give a command: run, info, bench, index, search, cluster, duplicates, "),
-        (["--fly"], "the following arguments are required: COMMAND (see burn-engine --help)"),
+        (["--fly"], "unknown option --fly (see burn-engine --help)"),
         (["fly"], "unknown command 'fly' (see burn-engine --help)"),
         (["train", "a"], "unknown command 'train': did you mean burn train?"),
         (["runn"], "unknown command 'runn': did you mean run? (see burn-engine --help)"),
-        (["run", "model.bnn"], "required: IMAGE (see burn-engine run --help)"),
+        (
+            ["run", "photos/"],
+            "give IMAGE, as in: burn-engine run MODEL IMAGE (see burn-engine run --help)",
+        ),
+        (
+            ["learn"],
+            "give FOLDER, OUT, as in: burn-engine learn FOLDER OUT (see burn-engine learn --help)",
+        ),
         (
             ["run", "model.bnn", "a", "--top", "0"],
             "argument --top: '0' is not a whole number from 1",

@@ -144,7 +144,15 @@ def _signals_raise() -> Iterator[None]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        lacking = message.partition("the following arguments are required: ")[2]
+        if lacking:
+            message = f"give {lacking}, as in: {' '.join((self.prog, *self._names()))}"
         raise ValueError(f"{message} (see {self.prog} --help)")
+
+    def _names(self) -> list[str]:
+        """Return what the arguments without an option are called, in their order."""
+        arguments = (each for each in self._actions if not each.option_strings)
+        return [str(each.metavar) for each in arguments]
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Raise ValueError for arguments that the command does not have."""
@@ -176,11 +184,11 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         of_burn = f": did you mean burn {given[0]}?" if given[0] in _OF_BURN else ""
         meant = of_burn or _meant(given[0], commands)
         parser.error(f"unknown command {shown(given[0])}{meant}")
-    if not given:
-        parser.error(f"give a command: {', '.join(commands)}")
     options, unknown = parser.parse_known_args(given)
     if unknown:
-        commands[options.command].refuse(unknown)
+        commands.get(options.command, parser).refuse(unknown)
+    if options.command is None:
+        parser.error(f"give a command: {', '.join(commands)}")
     _require_no_forgotten_option(vars(options))
     return options
 
@@ -232,7 +240,7 @@ def _parser() -> tuple[_Parser, Mapping[str, _Parser]]:
     parser.add_argument(
         "--pretrained", action=_Pretrained, nargs=0, help="list the pretrained networks and exit"
     )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command")
 
     run = commands.add_parser(
         "run",
