@@ -40,7 +40,7 @@ from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import Packed, named_classifier, pack_network, read_head
 from burn.evaluation.configs import EvaluationCompute, Request
-from burn.evaluation.context import Model, labels_behind, model_of
+from burn.evaluation.context import Model, label_facts, model_of
 from burn.evaluation.entries import PROTOCOLS
 from burn.evaluation.registry import Evaluated, evaluate_checkpoint
 from burn.finetuning.run import finetune as finetune_network
@@ -517,20 +517,20 @@ def pack(
         UserError: The network cannot be packed. Nothing is written.
     """
     backbone = model if isinstance(model, nn.Module) else load(model)
-    held = getattr(backbone, "checkpoint", None)
-    if held is None:
+    checkpoint = getattr(backbone, "checkpoint", None)
+    if checkpoint is None:
         raise UserError("pack takes a run's folder, a checkpoint, or what burn.load returned")
     network = copy.deepcopy(backbone).cpu().eval()  # leave the caller's network as it is
     if isinstance(head, Classifier):
         classifier = head
     elif head is None:
-        named = not isinstance(model, nn.Module) and "classes" in held.meta
+        named = not isinstance(model, nn.Module) and "classes" in checkpoint.meta
         classifier = (
-            named_classifier(load_checkpoint(Path(held.origin)), network) if named else None
+            named_classifier(load_checkpoint(Path(checkpoint.origin)), network) if named else None
         )
     else:
         classifier = read_head(_path(head, "head"), backbone)
-    return pack_network(network, held, _path(out, "out"), classifier, {})
+    return pack_network(network, checkpoint, _path(out, "out"), classifier, {})
 
 
 def _check_flags(**values: Any) -> None:
@@ -591,16 +591,16 @@ def _model_of(model: Any, *, random_init: bool) -> tuple[str, Model | None]:
         )
     if random_init:
         raise UserError("random_init takes the name of a network, not one in memory")
-    held = model.checkpoint
-    if held is None:
+    checkpoint = model.checkpoint
+    if checkpoint is None:
         views = ViewConfig(size=model.fixed_size or 224)
         meta = plain_meta(model.config.name, model, views)
         return model.config.name, Model(model.config.name, model.eval(), views, meta=meta)
-    given, now = model_of(held, model.eval()), fingerprint(model)
-    if now == held.fingerprint:
-        return held.name or held.origin, given
+    given, now = model_of(checkpoint, model.eval()), fingerprint(model)
+    if now == checkpoint.fingerprint:
+        return checkpoint.name or checkpoint.origin, given
     name = f"{given.name}, changed ({now[:6]})"
-    return name, replace(given, name=name, training=labels_behind(given.training))
+    return name, replace(given, name=name, training=label_facts(given.training))
 
 
 def _teacher_of(module: nn.Module, recipe: Recipe) -> Teacher:

@@ -45,7 +45,7 @@ def test_what_is_written_is_read_by_another(tmp_path: Path):
         assert np.array_equal(found, [first[row], second[row]])
     assert all(cache.read(4, index) is None for index in range(100) if index not in indices)
     assert cache.read(5, 7) is None
-    assert cache.share_known([(4, 7), (4, 8), (5, 7), (4, 99)]) == 0.5
+    assert cache.share_cached([(4, 7), (4, 8), (5, 7), (4, 99)]) == 0.5
 
 
 def test_an_image_is_known_when_all_its_views_are(tmp_path: Path):
@@ -125,11 +125,11 @@ def test_a_forked_process_reads_at_its_own_place(tmp_path: Path):
 
 
 def test_a_folder_tells_what_is_in_it(tmp_path: Path):
-    assert CacheFolder.known_dimension(tmp_path, ABOUT) is None
+    assert CacheFolder.stored_dimension(tmp_path, ABOUT) is None
     folder = CacheFolder.make(tmp_path, ABOUT, DIMENSION, 100)
-    assert CacheFolder.known_dimension(tmp_path, ABOUT) == DIMENSION
+    assert CacheFolder.stored_dimension(tmp_path, ABOUT) == DIMENSION
     other = {**ABOUT, "teacher": {"sha256": "cd"}}
-    assert CacheFolder.known_dimension(tmp_path, other) is None
+    assert CacheFolder.stored_dimension(tmp_path, other) is None
     assert CacheFolder.make(tmp_path, other, DIMENSION, 100).path != folder.path
     about = json.loads((folder.path / "about.json").read_text())
     assert about["teacher"] == {"sha256": "ab"}
@@ -150,7 +150,7 @@ def test_a_description_that_is_not_its_own_is_an_error(
     folder = CacheFolder.make(tmp_path, ABOUT, DIMENSION, 100)
     (folder.path / "about.json").write_text(content)
     with pytest.raises(UserError, match=message):
-        CacheFolder.known_dimension(tmp_path, ABOUT)
+        CacheFolder.stored_dimension(tmp_path, ABOUT)
 
 
 def test_a_cache_that_is_a_file_is_an_error(tmp_path: Path):

@@ -219,7 +219,7 @@ def test_a_run_beside_its_comparison_is_read_once(tmp_path: Path):
     folder = samples.comparison(tmp_path / "compared", burn=(44.0,))
     found = gather([folder / "burn-seed0", folder])
     assert [run.chosen for run in found.runs] == [True]
-    assert len(found.found_results) == 9
+    assert len(found.results) == 9
 
 
 def test_a_run_under_way_is_shown_as_such(tmp_path: Path):

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from burn.core.errors import UserError
 from burn.core.results import Result, append_results, largest_class, read_results
-from burn.report.load.contents import FoundResult, Gathered
+from burn.report.load.contents import Gathered, LocatedResult
 from burn.report.model import networks
 from burn.report.render.plots import demo_picture
 from burn.report.render.tables import (
@@ -154,7 +154,9 @@ def test_the_page_of_many_networks_takes_time_in_proportion():
 
     def seconds(count: int) -> float:
         found = tuple(
-            FoundResult(replace(result(f"net{i}", "knn", i % 40), checkpoint=f"{i}"), Path(), None)
+            LocatedResult(
+                replace(result(f"net{i}", "knn", i % 40), checkpoint=f"{i}"), Path(), None
+            )
             for i in range(count)
         )
         began = time.process_time()

@@ -206,7 +206,7 @@ def test_the_teacher_runs_for_views_that_are_new_and_not_cached(
     class Cache:
         path = Path("cache")
 
-        def share_known(self, seed: int, views: int, epochs: int) -> float:
+        def share_cached(self, seed: int, views: int, epochs: int) -> float:
             return known
 
         def open(self, seed: int, views: int) -> Any:

@@ -105,8 +105,7 @@ def register_backbone(
         binary: Whether it has binary layers. If so, it is trained in one stage or two, and built at
             the precision of each.
         settings: Fields of `BackboneConfig` that it uses, besides `name`, `mean`, `std` and
-            `feature_norm`.
-            Changing another one is an error.
+            `feature_norm`. Changing another one is an error.
 
     Raises:
         UserError: The name belongs to one of burn's own backbones or is not a lower-case

@@ -163,8 +163,8 @@ def check_backbone(config: BackboneConfig) -> None:
                 raise UserError(f"backbone {config.name} has no setting {name}")
     else:
         for field in fields(config):
-            looked_at = field.name in entry.settings or field.name in _OF_ALL
-            if not looked_at and getattr(config, field.name) != field.default:
+            has_setting = field.name in entry.settings or field.name in _OF_ALL
+            if not has_setting and getattr(config, field.name) != field.default:
                 raise UserError(f"backbone {config.name} has no setting {field.name}")
     if config.feature_norm and config.feature_layer:
         raise UserError(

@@ -91,16 +91,16 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
         return []
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     share = share_of(nodes, len(waiting), waiting[0].evaluation.machine.device, cores)
-    some = "a core" if share.cores == 1 else f"{share.cores} cores"
+    cores_text = "a core" if share.cores == 1 else f"{share.cores} cores"
     console.print(
         f"{len(waiting)} run{'s' * (len(waiting) > 1)} on a cluster of {len(nodes)} "
-        f"node{'s' * (len(nodes) > 1)}, each with {some}{' and a GPU' if share.gpus else ''}"
+        f"node{'s' * (len(nodes) > 1)}, each with {cores_text}{' and a GPU' if share.gpus else ''}"
     )
     # Nothing is retried but what was lost with its node: a run that fails ends with a status.
     watch: Any = ray.remote(num_cpus=share.cores, num_gpus=share.gpus, max_retries=-1)(watch_over)
     failed, busy = list[str](), list[Job]()
     stop = StopRequest("saving the runs")
-    told = False
+    cancelled = False
     with stop.installed(), Origin.marked(waiting[0].out) as origin:
         tasks = {job.name: _task(job, origin, share) for job in waiting}
         running = {watch.remote(tasks[job.name]): job for job in waiting}
@@ -109,10 +109,10 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
             ready, _ = ray.wait(list(running), num_returns=1, timeout=0.5)
             for job in running.values():
                 _announce(job, tasks[job.name], begun, console)
-            if stop.requested and not told:
+            if stop.requested and not cancelled:
                 for reference in running:
                     ray.cancel(reference)
-                told = True
+                cancelled = True
             for reference in ready:
                 job = running.pop(reference)
                 try:
@@ -120,7 +120,7 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
                 except TaskCancelledError:
                     ended = Ended(None)
                 except RayError as error:
-                    ended = Ended(None, _first_line(error))
+                    ended = Ended(None, _last_line(error))
                 why = ended.why if ended.code is None else failure(job, ended.code)
                 outcome = "done"
                 if stop.requested and not job.done:
@@ -159,7 +159,7 @@ def _announce(job: Job, task: Task, begun: dict[str, str], console: Console) -> 
     console.print(f"{job.name}: {what} on {place.split()[0]}, see {task.log}")
 
 
-def _first_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     """Return the last line of Ray's message, which names the cause behind its own traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -130,17 +130,17 @@ def _context(model: Model, checkpoint: Path, seed: int) -> EvaluationContext:
 
 def _ship(student: Path, out: Path, seed: int, console: Console) -> None:
     """Pack the student with a classifier and run the file with numpy and burn-engine alone."""
-    kept = out / "linear"
-    kept.mkdir(exist_ok=True)
+    folder = out / "linear"
+    folder.mkdir(exist_ok=True)
     context = _context(open_model(str(student), fresh=False, seed=seed), student, seed)
-    context = replace(context, out=kept)
+    context = replace(context, out=folder)
     run_linear(context, LinearConfig(augment="none"), console)
     context.require_kept()
-    classifier = load_classifier(kept / CLASSIFIER_NAME)
+    classifier = load_classifier(folder / CLASSIFIER_NAME)
     assert classifier is not None
     file = out / "student.bnn"
     file.unlink(missing_ok=True)
-    packed = pack(student, file, kept)
+    packed = pack(student, file, folder)
     results = pack_results(packed, file, str(find_checkpoint(student)), _STUDENT)
     append_results(out / "results.jsonl", results)
     images = torch.cat(

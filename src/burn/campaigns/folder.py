@@ -69,7 +69,7 @@ def open_folder(
     name: str,
     shared: Mapping[str, Any],
     fingerprints: Mapping[str, str],
-    told: Mapping[str, Any],
+    further_entries: Mapping[str, Any],
     check: Callable[[], None] = lambda: None,
 ) -> None:
     """Create a campaign's folder, or check that an existing one has the same settings.
@@ -80,7 +80,7 @@ def open_folder(
         shared: Settings that may not change. A teacher and further protocols may be added, though,
             and data and teachers may be named in another way or have moved.
         fingerprints: Fingerprints of data and teachers, by name; they may not change.
-        told: Further entries of NAME.json, written anew each time.
+        further_entries: Further entries of NAME.json, written anew each time.
         check: Checks the runs in the folder, before anything is written.
 
     Raises:
@@ -141,7 +141,9 @@ def open_folder(
     else:
         require_usable(out, name)
     check()
-    write_text(file, json.dumps({**shared, "files": fingerprints, **told}, indent=2) + "\n")
+    write_text(
+        file, json.dumps({**shared, "files": fingerprints, **further_entries}, indent=2) + "\n"
+    )
 
 
 def _is_ours(path: Path) -> bool:
@@ -163,7 +165,7 @@ def more_file(folder: Path, protocol: FurtherProtocol, reference: str | None = N
 
     Args:
         folder: A run's folder or, for a reference, the campaign's.
-        protocol: Name of the protocol in `More`.
+        protocol: The protocol, one of `FurtherProtocol`.
         reference: Name of the reference, or None for a run.
     """
     file = folder / (reference_file(reference) if reference else RESULTS_FILE)
@@ -177,7 +179,7 @@ def read_more(
 
     Args:
         folder: A run's folder or, for a reference, the campaign's.
-        protocol: Name of the protocol in `More`.
+        protocol: The protocol, one of `FurtherProtocol`.
         model: Name of the model in the results.
         trained: Whether the campaign trained the model; otherwise it is a reference.
 

@@ -76,18 +76,18 @@ class EvaluationPlan:
         spec: str,
         seed: int,
         console: Console,
-        kept: Path,
+        folder: Path,
         size: int | None = None,
     ) -> list[Result]:
         """Evaluate a network by another protocol.
 
         Args:
-            protocol: Name of the protocol in `More`.
+            protocol: The protocol, one of `FurtherProtocol`.
             model: Name for the results. If it is RANDOM, the network's weights are random.
             spec: The network: a run's folder, a checkpoint or a teacher.
             seed: Random seed.
             console: Console for progress.
-            kept: Folder of the files from which an interrupted protocol resumes.
+            folder: Folder of the files from which an interrupted protocol resumes.
             size: Side of the views in pixels. None takes the network's own.
         """
         train, test = self.train, self.test
@@ -98,7 +98,7 @@ class EvaluationPlan:
         context = self._context(model, spec, seed, size, train, test)
         if protocol == "transfer":
             return run_transfer(context, TransferConfig(augment="none"), console)
-        context = replace(context, out=kept)
+        context = replace(context, out=folder)
         if protocol == "svm":
             return run_svm(context, SvmConfig(full=False), console)
         labels = {"semi1": 1.0, "semi10": 10.0}[protocol]

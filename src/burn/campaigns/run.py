@@ -73,7 +73,7 @@ def run_campaign(
     references: Mapping[str, str | None] = MappingProxyType({}),
     sizes: Mapping[str, int | None] = MappingProxyType({}),
     floor: Collection[str] = (),
-    **told: Any,
+    **further_entries: Any,
 ) -> list[str]:
     """Train and evaluate every model with every seed, each in a run folder MODEL-seedN.
 
@@ -89,7 +89,7 @@ def run_campaign(
             missing name takes the network's own.
         floor: Models whose network is also evaluated with random weights; the first that is done is
             used.
-        told: Further entries of NAME.json.
+        further_entries: Further entries of NAME.json.
 
     Returns:
         A line for each run that failed. A failed run does not stop the others.
@@ -140,7 +140,7 @@ def run_campaign(
             out.mkdir(parents=True, exist_ok=True)
         with locked(out, patience=30):  # another campaign holds the folder only for a moment here
             check = partial(_require_same_recipes, out, plans[: len(models)])
-            open_folder(out, name, settings, teachers | data, told, check)
+            open_folder(out, name, settings, teachers | data, further_entries, check)
         if execution.cluster is None:
             failed = run_jobs(jobs, processes, console)
         else:

@@ -81,7 +81,7 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
     waiting, failed, busy = list(jobs), list[str](), list[Job]()
     running: dict[int, tuple[Job, Any]] = {}
     stop = StopRequest()
-    told = False
+    terminated = False
     with stop.installed():
         while running or (waiting and not stop.requested):
             for slot in range(processes):
@@ -97,10 +97,10 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                     running[slot] = job, process
                     console.print(f"{job.name}: begun, see {log}")
             time.sleep(0.2)
-            if stop.requested and not told:
+            if stop.requested and not terminated:
                 for _, process in running.values():
                     process.terminate()  # the run saves after its current step
-                told = True
+                terminated = True
             for slot, (job, process) in list(running.items()):
                 if process.is_alive():
                     continue

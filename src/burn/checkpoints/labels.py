@@ -1,4 +1,4 @@
-"""Whose labels a network owes something to, told by the description of its checkpoint."""
+"""Names of the data whose labels a network learned from, by its checkpoint's description."""
 
 from __future__ import annotations
 

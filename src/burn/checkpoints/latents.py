@@ -29,16 +29,16 @@ def in_eight_bits(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     import torch
 
-    kept = {}
+    converted = {}
     for name, weight in weights.items():
         if weight.ndim != 4 or weight.shape[1] <= 3:
-            kept[name] = weight
+            converted[name] = weight
             continue
         magnitude = weight.float().abs()
         shown = torch.copysign(magnitude.clamp(min=_SMALLEST), weight.float())
-        kept[name] = shown.to(torch.float8_e5m2)
-        kept[name + _SIZE] = magnitude.double().mean(dim=(1, 2, 3)).float()
-    return kept
+        converted[name] = shown.to(torch.float8_e5m2)
+        converted[name + _SIZE] = magnitude.double().mean(dim=(1, 2, 3)).float()
+    return converted
 
 
 def in_full(weights: dict[str, Tensor], origin: str) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from burn.core.errors import UserError
 from burn.core.inputs import sha256_of
-from burn.core.paths import expand, is_checkpoint, nearest_path
+from burn.core.paths import expand, is_file_or_run, nearest_path
 
 _FOLDER = Path(__file__).with_name("pretrained")
 
@@ -38,7 +38,7 @@ def pretrained_file(spec: str | os.PathLike[str]) -> Path | None:
     name = os.fspath(spec)
     if name not in PRETRAINED:
         return None
-    if is_checkpoint(expand(name)):
+    if is_file_or_run(expand(name)):
         return None
     file = _FOLDER / f"{name}.safetensors"
     digest = sha256_of(file) if file.is_file() else None

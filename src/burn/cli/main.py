@@ -191,9 +191,9 @@ def _run(arguments: list[str], console: Console) -> int:
     load_installed(lambda line: console.print(line, style="yellow"))
     rest = _import_plugins(rest)
     try:
-        following = importlib.import_module(_COMMANDS[command]).run(rest, console)
-        if following:
-            print(f"next: {following}")
+        next_command = importlib.import_module(_COMMANDS[command]).run(rest, console)
+        if next_command:
+            print(f"next: {next_command}")
     except SystemExit as leaving:  # argparse, after --help or --print-config
         if fault_in_plugin(leaving):
             raise

@@ -25,7 +25,7 @@ _LONG_WORD, _MOST_CHARACTERS = 200, 600
 
 
 def one_line(text: str) -> str:
-    """Shorten a message to one line of a terminal's few, printable: its beginning and its end."""
+    """Return a message as one printable line; a long one keeps its beginning and its end."""
     words = (w if len(w) <= _LONG_WORD else shortened(w, 100) for w in printable(text).split(" "))
     return shortened(" ".join(words), _MOST_CHARACTERS)
 
@@ -60,8 +60,8 @@ def listed(
         each: Largest number of characters of a name.
         name: Gives the name of an item.
     """
-    shown = ", ".join(shortened(printable(name(item)), each) for item in items[:most])
-    return shown + (f" and {len(items) - most} more" if len(items) > most else "")
+    text = ", ".join(shortened(printable(name(item)), each) for item in items[:most])
+    return text + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
 def typed(words: Sequence[str]) -> str:

@@ -128,15 +128,15 @@ def _own_folder(parent: Path) -> Iterator[Path]:
     A process that is killed leaves it behind without its lock; the next call removes it.
     """
     remove_abandoned(parent)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         while True:
             folder = parent / f"{_BESIDE}{secrets.token_hex(8)}"
             folder.mkdir()
             with contextlib.suppress(FileNotFoundError):
-                held.enter_context(_lock(folder, wait=True))
+                stack.enter_context(_lock(folder, wait=True))
             if folder.is_dir():
                 break
-            held.close()  # another process removed it before it was locked
+            stack.close()  # another process removed it before it was locked
         try:
             yield folder
         finally:

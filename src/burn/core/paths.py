@@ -79,10 +79,10 @@ def _is_place(name: str, place: str | Path) -> bool:
     """
     if not name or not is_there(place):
         return False
-    return Path(name).name != name or is_checkpoint(Path(place))
+    return Path(name).name != name or is_file_or_run(Path(place))
 
 
-def is_checkpoint(path: Path) -> bool:
+def is_file_or_run(path: Path) -> bool:
     """Return whether a path is a file, or the folder of a run with a trained stage."""
     return path.is_file() or any(path.glob("stage*.safetensors"))
 
@@ -133,17 +133,17 @@ def nearest_path(path: Path) -> Path | None:
     return path.parent / near[0] if near else None
 
 
-def same_path(one: str, other: str) -> bool:
+def same_path(first: str, second: str) -> bool:
     """Return whether two names mean the same file or folder, like `runs/a` and `./runs/a/`.
 
     A `stream:` in front, which data may have, must be in front of both.
     """
-    if one == other:
+    if first == second:
         return True
     prefix = "stream:"
-    if one.startswith(prefix) != other.startswith(prefix):
+    if first.startswith(prefix) != second.startswith(prefix):
         return False
     try:
-        return expand(one.removeprefix(prefix)).samefile(expand(other.removeprefix(prefix)))
+        return expand(first.removeprefix(prefix)).samefile(expand(second.removeprefix(prefix)))
     except (OSError, ValueError):  # one of them is not there, or is no path
         return False

@@ -23,6 +23,7 @@ from burn.core.inputs import sha256_of
 from burn.core.paths import expand
 
 GROUP = "burn.plugins"
+_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,9 @@ def load_plugin(name: str) -> None:
         raise UserError(f"--import {name}: {_described(error, str(path))}") from error
     finally:
         _loading.pop()
-    earlier = there_before and any(f"{loaded}.".startswith(f"{module}.") for loaded in _registered)
+    earlier = there_before and any(
+        f"{registrant}.".startswith(f"{module}.") for registrant in _registered
+    )
     if len(_registered) == before and not earlier:
         raise UserError(
             f"--import {name} registers nothing: decorate a class with burn.register_method, "
@@ -179,10 +182,10 @@ def require_plugins(needed: Any, kind: str, registered: Mapping[str, Any], what:
             or str(part.get("name")) in registered
         ):
             continue
-        name, plugin = (shortened(printable(str(part.get(key)))) for key in ("name", "import"))
+        name, import_name = (shortened(printable(str(part.get(key)))) for key in ("name", "import"))
         raise UserError(
-            f"{what} needs {kind} {name} of {plugin}, which is not loaded: give --import {plugin}, "
-            "or import it first"
+            f"{what} needs {kind} {name} of {import_name}, which is not loaded: give --import "
+            f"{import_name}, or import it first"
         )
 
 
@@ -286,9 +289,6 @@ def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
     if name in taken:
         check_owner(kind, name, taken[name].plugin)
     return name
-
-
-_LONGEST_NAME = 60
 
 
 def check_owner(kind: str, name: str, owner: Plugin | None) -> None:

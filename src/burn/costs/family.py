@@ -198,11 +198,11 @@ def on_front(member: Member, members: Sequence[Member]) -> bool:
 
     if member.milliseconds is None:
         return False
-    own_losses = losses(member)
+    member_costs = losses(member)
     others = [losses(other) for other in members if other.milliseconds is not None]
     return not any(
-        other != own_losses
-        and all(theirs <= ours for theirs, ours in zip(other, own_losses, strict=True))
+        other != member_costs
+        and all(theirs <= ours for theirs, ours in zip(other, member_costs, strict=True))
         for other in others
     )
 

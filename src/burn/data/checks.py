@@ -33,10 +33,10 @@ def require_readable(source: Source, at_least: int = 1) -> None:
     """
     tried = readable = 0
     reason = ""
-    for some, indices in _samples(source, at_least):
+    for sample, indices in _samples(source, at_least):
         tried, readable = len(indices), 0
         # A packed network needs no torch, which `read` imports.
-        read = some.pixels if isinstance(some, PixelSource) else some.read
+        read = sample.pixels if isinstance(sample, PixelSource) else sample.read
         for index in indices:
             try:
                 read(index)
@@ -47,8 +47,10 @@ def require_readable(source: Source, at_least: int = 1) -> None:
             if readable == at_least:
                 return
     how_many = "none" if not readable else f"only {readable}"
-    of = f"the {tried:,} tried of {len(source):,}" if tried < len(source) else f"its {tried:,}"
-    raise UserError(f"{source.name}: {how_many} of {of} images can be read{reason}")
+    total_text = (
+        f"the {tried:,} tried of {len(source):,}" if tried < len(source) else f"its {tried:,}"
+    )
+    raise UserError(f"{source.name}: {how_many} of {total_text} images can be read{reason}")
 
 
 def _samples(source: Source, at_least: int) -> Iterator[tuple[Source, Sequence[int]]]:

@@ -3,8 +3,8 @@
 A worker may be killed at any instruction. What it then leaves taken or half written is a lock that
 it shares with others, a message in a pipe, a connection that hands over a tensor. PyTorch relies on
 an exception that its handler of SIGCHLD raises in the main thread, which may have just taken a lock
-itself, for which the end of the workers then waits. Here no handler raises: a wait for a batch is a
-wait for the end of a worker, too.
+itself, for which the end of the workers then waits. Here the handler raises nothing: whoever waits
+for a batch waits for the end of a worker, too.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class CacheFolder:
     num_images: int
 
     @staticmethod
-    def known_dimension(cache: Path, about: Mapping[str, Any]) -> int | None:
+    def stored_dimension(cache: Path, about: Mapping[str, Any]) -> int | None:
         """Return the dimension of the cached features, or None if there are none.
 
         Args:
@@ -159,8 +159,8 @@ class FeatureCache:
             float16 (views, dimension), or None if those of any view are missing or damaged.
         """
         records = [self._record(file, epoch, index, v) for v, file in enumerate(self._files(epoch))]
-        kept = [record for record in records if record is not None]
-        return np.stack(kept) if len(kept) == self.num_views else None
+        intact = [record for record in records if record is not None]
+        return np.stack(intact) if len(intact) == self.num_views else None
 
     def write(self, epoch: int, view: int, indices: Sequence[int], values: NDArray[Any]) -> None:
         """Write the features of one view of some images.
@@ -188,7 +188,7 @@ class FeatureCache:
                 if file.write(record) != len(record):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    def share_known(self, keys: Sequence[tuple[int, int]]) -> float:
+    def share_cached(self, keys: Sequence[tuple[int, int]]) -> float:
         """Return the share of some (epoch, index) pairs whose features are cached."""
         return sum(self.read(epoch, index) is not None for epoch, index in keys) / len(keys)
 

@@ -30,12 +30,12 @@ _EARLIER = re.compile("[0-9a-f]{16}")
 
 def digest(*parts: str | bytes) -> str:
     """Return a fingerprint that depends on every part and their order."""
-    digest = hashlib.sha256()
+    hasher = hashlib.sha256()
     for part in parts:
         content = part.encode(errors="surrogateescape") if isinstance(part, str) else part
-        digest.update(b"%d " % len(content))
-        digest.update(content)
-    return _MARK + digest.hexdigest()[:16]
+        hasher.update(b"%d " % len(content))
+        hasher.update(content)
+    return _MARK + hasher.hexdigest()[:16]
 
 
 def is_earlier(old: object, new: object) -> bool:
@@ -58,22 +58,22 @@ def file_contents(files: Sequence[tuple[Path, int]], budget: int = _BYTES) -> st
     whole = sum(size for _, size in files) <= budget
     chosen = [files[i] for i in spread(len(files), _WHOLE_FILES if whole else _FILES)]
     most = _most_of_a_file([size for _, size in chosen], budget)
-    digest = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path, size in chosen:
-        digest.update(b"%d " % size)
+        hasher.update(b"%d " % size)
         try:
             with open_regular(path) as file:
                 if size <= most:
-                    digest.update(file.read(size))
+                    hasher.update(file.read(size))
                     continue
                 count = max(1, most // _BLOCK)
                 for number in range(count):
                     # A single block lies in the middle: files begin with headers that are alike.
                     file.seek((2 * number + 1) * (size - _BLOCK) // (2 * count))
-                    digest.update(file.read(_BLOCK))
+                    hasher.update(file.read(_BLOCK))
         except (UserError, OSError):  # a loader leaves it out and counts it
-            digest.update(b"unreadable")
-    return digest.hexdigest()
+            hasher.update(b"unreadable")
+    return hasher.hexdigest()
 
 
 def _most_of_a_file(sizes: Sequence[int], budget: int) -> int:

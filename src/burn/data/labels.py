@@ -148,8 +148,8 @@ def joined(parts: Sequence[Labels]) -> Labels:
             reason = f"{shortened(ascii(odd), 80)} is no class number, as most labels are"
     numbers = [
         part.numbers if every is None and part.names is None
-        else np.array([*part_names, UNLABELLED], dtype=np.int64)[part.numbers]
-        for part_names, part in zip(maps, parts, strict=True)
+        else np.array([*positions, UNLABELLED], dtype=np.int64)[part.numbers]
+        for positions, part in zip(maps, parts, strict=True)
     ]  # fmt: skip
     return Labels(np.concatenate([np.empty(0, np.int64), *numbers]), every, reason)
 
@@ -199,8 +199,8 @@ def _number(name: str) -> int:
 
 def unnamed(labels: Labels, names: Sequence[str]) -> str | None:
     """Return the first text label that `names` lacks, or None."""
-    known_names = set(names)
-    return next((text for text in _texts(labels, names) if text not in known_names), None)
+    name_set = set(names)
+    return next((text for text in _texts(labels, names) if text not in name_set), None)
 
 
 def _texts(labels: Labels, names: Sequence[str]) -> tuple[str, ...]:

@@ -90,17 +90,17 @@ def collate(items: Sequence[Item], cached_shape: tuple[int, int] | None = None) 
     cached = None
     if cached_shape is not None:
         nothing = torch.zeros(cached_shape, dtype=torch.float16)
-        rows = [nothing if each.cached is None else each.cached for each in drawn]
-        missing = [row for row, each in enumerate(drawn) if each.cached is None]
+        rows = [nothing if draw.cached is None else draw.cached for draw in drawn]
+        missing = [row for row, draw in enumerate(drawn) if draw.cached is None]
         values = torch.stack(rows, dim=1) if rows else nothing[:, None][:, :0]
         cached = CachedFeatures(values, torch.tensor(missing, dtype=torch.int64))
     return Batch(
-        views=_stacked([each.views for each in drawn]),
+        views=_stacked([draw.views for draw in drawn]),
         indices=torch.tensor([item.index for item in good], dtype=torch.int64),
         unreadable=tuple(item.index for item in items if item.drawn is None),
         labels=torch.tensor(labels, dtype=torch.int64) if labels else None,
         epoch=items[0].epoch,
-        teacher_views=_stacked([each.teacher_views for each in drawn if each.cached is None]),
+        teacher_views=_stacked([draw.teacher_views for draw in drawn if draw.cached is None]),
         cached=cached,
     )
 
@@ -127,7 +127,7 @@ def random_views(
             holds.
     """
 
-    def drawn(
+    def draw_all(
         image: Tensor, epoch: int, index: int, configs: Sequence[ViewConfig]
     ) -> tuple[Tensor, ...]:
         return tuple(
@@ -136,11 +136,11 @@ def random_views(
         )
 
     def transform(image: Tensor, epoch: int, index: int) -> Drawn:
-        views = drawn(image, epoch, index, configs)
+        views = draw_all(image, epoch, index, configs)
         features = None if cache is None else cache.read(epoch, index)
         if features is not None:
             return Drawn(views, cached=torch.from_numpy(features))
-        return Drawn(views, drawn(image, epoch, index, teacher_configs))
+        return Drawn(views, draw_all(image, epoch, index, teacher_configs))
 
     return transform
 
@@ -208,7 +208,7 @@ class EpochSampler(Sampler[list[Key]]):
 
 
 class Epochs(Protocol):
-    """A sampler or dataset that yields the batches of one epoch, or their keys.
+    """A sampler that yields the batches of one epoch, or their keys.
 
     Attributes:
         epoch: The epoch to yield.
@@ -225,7 +225,7 @@ class EpochLoader(QuietLoader):
     """A data loader that can be resumed in the middle of an epoch; each iteration is one epoch.
 
     Args:
-        epochs: The sampler or dataset whose `epoch` and `skip` are set before each iteration.
+        epochs: The sampler whose `epoch` and `skip` are set before each iteration.
         dataset: The dataset, as `DataLoader` takes it.
         workers: Number of data-loader workers.
         **options: Further arguments of `DataLoader`.

@@ -33,7 +33,7 @@ def readable_images(source: Source, ascending: Sequence[int]) -> Iterator[tuple[
 
 
 def image_readers(
-    source: Source, ascending: Sequence[int], *, tensors: bool
+    source: Source, positions: Sequence[int], *, tensors: bool
 ) -> Iterator[Callable[[], Any]]:
     """Yield a function for each position that reads its image in any thread.
 
@@ -42,7 +42,7 @@ def image_readers(
 
     Args:
         source: The images; for arrays, a `PixelSource`.
-        ascending: Positions in ascending order.
+        positions: Positions in ascending order.
         tensors: Whether the functions return tensors, or arrays, which need no torch.
 
     Yields:
@@ -51,9 +51,9 @@ def image_readers(
     """
     if isinstance(source, ShardedImages):
         decode = source.decode if tensors else source.decode_pixels
-        for position, encoded in zip(ascending, source.encoded(ascending), strict=True):
+        for position, encoded in zip(positions, source.encoded(positions), strict=True):
             yield partial(decode, position, encoded)
         return
     read = source.read if tensors else cast(PixelSource, source).pixels
-    for position in ascending:
+    for position in positions:
         yield partial(read, position)

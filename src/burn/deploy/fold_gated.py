@@ -101,7 +101,7 @@ def with_rounded_gates(backbone: Backbone) -> Backbone:
     return rounded
 
 
-def features_rounded_and_own(backbone: Backbone, images: Tensor) -> tuple[Tensor, Tensor]:
+def features_rounded_and_unrounded(backbone: Backbone, images: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the features of `with_rounded_gates(backbone)`, and those of the backbone itself.
 
     Args:
@@ -220,11 +220,11 @@ def _expert(name: str, layer: ExpertLayer, shortcut: nn.Module | None) -> GatedC
     threshold, opposite = _threshold(gain, offset)
     weight = _signs(convolution.weight.flatten(0, 1))  # (experts · out, k, k, in / groups)
     experts, out = convolution.experts, convolution.weight.shape[1]
-    used = weight.shape[-1]
-    each = out // convolution.groups
+    group_inputs = weight.shape[-1]
+    group_outputs = out // convolution.groups
     for group in range(convolution.groups):
-        negated = opposite[group * used : (group + 1) * used]
-        rows = np.arange(experts * out) % out // each == group
+        negated = opposite[group * group_inputs : (group + 1) * group_inputs]
+        rows = np.arange(experts * out) % out // group_outputs == group
         weight[np.ix_(rows, [True] * weight.shape[1], [True] * weight.shape[2], negated)] *= -1
     # One size for all experts, see `ExpertConv2d`.
     sizes = _mean_sizes(convolution.weight).mean(axis=0) * float64(convolution.scale)

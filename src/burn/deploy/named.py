@@ -52,9 +52,9 @@ def head_file(head: Path) -> Path:
     """
     if not head.is_dir():
         return find_checkpoint(head)
-    kept = head / CLASSIFIER_NAME
-    if kept.is_file():
-        return kept
+    file = head / CLASSIFIER_NAME
+    if file.is_file():
+        return file
     if not any(head.glob("stage*.safetensors")):
         raise UserError(
             f"{head} holds neither a {CLASSIFIER_NAME}, which burn evaluate linear --out keeps, "

@@ -25,7 +25,7 @@ from burn.core.files import write_beside
 from burn.core.types import Precision
 from burn.deploy.fold import fold
 from burn.deploy.fold_gated import (
-    features_rounded_and_own,
+    features_rounded_and_unrounded,
     fold_gated,
     is_gated,
     precision_of,
@@ -280,7 +280,7 @@ def _verify(
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     with torch.inference_mode():
-        features, unrounded = features_rounded_and_own(backbone, images)
+        features, unrounded = features_rounded_and_unrounded(backbone, images)
         expected = [features] if classifier is None else [features, classifier(features)]
     batches = [session.run(None, {"images": part.numpy()}) for part in (images[:1], images[1:])]
     outputs = [

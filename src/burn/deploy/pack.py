@@ -25,7 +25,7 @@ from burn.core.inputs import sha256_of
 from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
 from burn.deploy.fold_gated import (
-    features_rounded_and_own,
+    features_rounded_and_unrounded,
     fold_gated,
     is_gated,
     precision_of,
@@ -110,7 +110,7 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
 
 def pack_network(
     backbone: Backbone,
-    held: Checkpoint,
+    checkpoint: Checkpoint,
     out: Path,
     classifier: Classifier | None,
     about: Mapping[str, Any],
@@ -121,7 +121,7 @@ def pack_network(
 
     Args:
         backbone: The network, with the weights that are packed.
-        held: The checkpoint that says what its views are and by which recipe it was trained.
+        checkpoint: The checkpoint that says what its views are and by which recipe it was trained.
         out: The file (.bnn), which must not exist yet.
         classifier: A linear classifier on the same backbone, or None.
         about: Remarks for people that the file keeps besides recipe and version.
@@ -132,8 +132,8 @@ def pack_network(
     """
     require_packed_name(out)
     if problem := unpackable(backbone):
-        raise UserError(f"{held.origin} cannot be packed: {problem}")
-    views = views_of(held)
+        raise UserError(f"{checkpoint.origin} cannot be packed: {problem}")
+    views = views_of(checkpoint)
     if classifier:
         _check_head(classifier, backbone, "the classifier")
     layers = folded(backbone)
@@ -145,16 +145,18 @@ def pack_network(
     resize = round(views.size * 8 / 7) if views.resize is None else views.resize
     classes = classifier.classes if classifier else ()
     program = program_of(
-        layers, features, classes, (resize, views.size), {**_origin(held), **about}
+        layers, features, classes, (resize, views.size), {**_origin(checkpoint), **about}
     )
-    tensors = encode(layers, held.origin)
+    tensors = encode(layers, checkpoint.origin)
     images = sample_images(min(views.size, LARGEST_CHECKED))
     cosine, unrounded, same_class = 0.0, 0.0, 0
 
     def write(beside: Path) -> None:
         nonlocal cosine, unrounded, same_class
         save_file(tensors, beside, metadata={"bnn": json.dumps(program)})
-        cosine, unrounded, same_class = _verify(beside, backbone, classifier, images, held.origin)
+        cosine, unrounded, same_class = _verify(
+            beside, backbone, classifier, images, checkpoint.origin
+        )
 
     try:
         write_beside(out, write, new=True)
@@ -263,9 +265,9 @@ def encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
     return tensors
 
 
-def _origin(held: Checkpoint) -> dict[str, Any]:
+def _origin(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the checkpoint's recipe and stage for people; its texts may come from a stranger."""
-    meta: Mapping[str, Any] = held.meta
+    meta: Mapping[str, Any] = checkpoint.meta
     recipe = meta.get("recipe")
     name = recipe.get("name") if isinstance(recipe, Mapping) else None
     about = {
@@ -287,9 +289,9 @@ def read_head(head: Path, backbone: Backbone) -> Classifier:
     Raises:
         UserError: There is no linear classifier, or it does not belong to the backbone.
     """
-    kept = head_file(head)
-    classifier = load_classifier(kept) if kept.suffix == ".safetensors" else None
-    origin = str(kept)
+    file = head_file(head)
+    classifier = load_classifier(file) if file.suffix == ".safetensors" else None
+    origin = str(file)
     if classifier is None:
         held = load_checkpoint(find_checkpoint(head))
         origin = held.origin
@@ -303,14 +305,14 @@ def read_head(head: Path, backbone: Backbone) -> Classifier:
     return classifier
 
 
-def named_classifier(held: Checkpoint, backbone: Backbone) -> Classifier | None:
+def named_classifier(checkpoint: Checkpoint, backbone: Backbone) -> Classifier | None:
     """Return the classifier of a checkpoint that names its classes, or None.
 
     Args:
-        held: The checkpoint.
+        checkpoint: The checkpoint.
         backbone: Its backbone.
     """
-    return own_classifier(held, backbone) if "classes" in held.meta else None
+    return own_classifier(checkpoint, backbone) if "classes" in checkpoint.meta else None
 
 
 def _check_head(classifier: Classifier, backbone: Backbone, origin: str) -> None:
@@ -372,32 +374,36 @@ def open_packed(packed: Path, origin: str) -> Any:
 def _verify(
     packed: Path, backbone: Backbone, classifier: Classifier | None, images: Tensor, origin: str
 ) -> tuple[float, float, int]:
-    """Run the file and the network; return two least cosines of features and the same top classes.
+    """Run the file and the network, and compare their features and classes.
 
-    The first is to the network whose gates are rounded as in the file, see `with_rounded_gates`,
-    the second to the network as it is.
+    Returns:
+        The least cosine between features to the network whose gates are rounded as in the file, see
+        `with_rounded_gates`; that to the network as it is; and on how many images the top class is
+        the same, 0 without a classifier.
 
-    Raises UserError where they are not the same function.
+    Raises:
+        UserError: They are not the same function.
     """
     model = open_packed(packed, origin)
     pixels = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
     with np.errstate(all="ignore"):  # features that overflow fail the comparison
         packed_features = np.asarray(model.features(pixels))
-    expected, unrounded = features_rounded_and_own(backbone, images)
-    each, whole = (
+    expected, unrounded = features_rounded_and_unrounded(backbone, images)
+    cosines_rounded, cosines_unrounded = (
         cosines(packed_features, expected.numpy()),
         cosines(packed_features, unrounded.numpy()),
     )
-    cosine = float(each.min())
-    if not agree(each):
+    cosine = float(cosines_rounded.min())
+    if not agree(cosines_rounded):
         raise UserError(
             f"{origin} cannot be packed: the packed network's features agree with its own only to "
             f"cosine {cosine:.6f} (needed: {LEAST_COSINE}); nothing was written"
         )
-    if not survives_rounding(whole):
+    if not survives_rounding(cosines_unrounded):
         raise UserError(
             f"{origin} cannot be packed: its gates' weights are too unlike to be rounded to 16 "
-            f"bits (cosine {np.median(whole):.6f} to its own features); nothing was written"
+            f"bits (cosine {np.median(cosines_unrounded):.6f} to its own features); "
+            "nothing was written"
         )
     same_class = 0
     if classifier:
@@ -409,17 +415,17 @@ def _verify(
             raise UserError(f"{origin} cannot be packed: its scores overflow float32")
         same_class = int((scores.argmax(axis=1) == packed_scores.argmax(axis=1)).sum())
         same = _same_top(scores, packed_scores)
-        if not same[each > LEAST_COSINE].all():
+        if not same[cosines_rounded > LEAST_COSINE].all():
             raise UserError(
                 f"{origin} cannot be packed: the packed network's top class is its own on only "
                 f"{same.sum()} of {len(images)} images (cosine {cosine:.6f}); nothing was written"
             )
-    return cosine, float(whole.min()), same_class
+    return cosine, float(cosines_unrounded.min()), same_class
 
 
-def _same_top(expected: Array, scores: Array) -> Array:
+def _same_top(expected: Array, packed: Array) -> Array:
     """Return for each image whether the top class is the same, or its two best scores are close."""
     rows = np.arange(len(expected))
-    lost = expected.max(axis=1) - expected[rows, scores.argmax(axis=1)]
+    lost = expected.max(axis=1) - expected[rows, packed.argmax(axis=1)]
     spread = expected.max(axis=1) - expected.min(axis=1)
     return lost <= _CLOSE_SCORES * spread

@@ -14,7 +14,7 @@ from torch import Tensor
 from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.deploy.fold import float64
-from burn.deploy.fold_gated import features_rounded_and_own
+from burn.deploy.fold_gated import features_rounded_and_unrounded
 from burn.deploy.layout import program_of
 from burn.deploy.pack import encode, folded, unpackable
 from burn.deploy.shared import (
@@ -101,12 +101,15 @@ class PackedForward:
         self._offset = torch.from_numpy(offset).float()
         images = sample_images(min(size, LARGEST_CHECKED))
         packed_features = self.features(images).numpy()
-        expected, unrounded = features_rounded_and_own(backbone, images)
-        whole = cosines(packed_features, unrounded.numpy())
-        if not (agree(cosines(packed_features, expected.numpy())) and survives_rounding(whole)):
+        expected, unrounded = features_rounded_and_unrounded(backbone, images)
+        cosines_unrounded = cosines(packed_features, unrounded.numpy())
+        if not (
+            agree(cosines(packed_features, expected.numpy()))
+            and survives_rounding(cosines_unrounded)
+        ):
             raise UserError(
                 "burn-engine cannot run this network: its features agree with PyTorch's only to "
-                f"cosine {whole.min():.6f} (needed: {LEAST_COSINE})"
+                f"cosine {cosines_unrounded.min():.6f} (needed: {LEAST_COSINE})"
             )
 
     def features(self, views: Tensor) -> Tensor:

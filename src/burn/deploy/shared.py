@@ -54,18 +54,18 @@ def sample_images(size: int) -> Tensor:
     return torch.from_numpy(np.stack(enlarged)).permute(0, 3, 1, 2).contiguous()
 
 
-def cosines(one: Array, other: Array) -> Array:
+def cosines(first: Array, second: Array) -> Array:
     """Return the cosines between the rows of two matrices.
 
     Returns:
         Shape (rows,): 1 where both rows are 0, and NaN for all where a number is not finite.
     """
-    one, other = one.astype(np.float64), other.astype(np.float64)
-    if not (np.isfinite(one).all() and np.isfinite(other).all()):
-        return np.full(len(one), np.nan)
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    both_zero = ~one.any(axis=1) & ~other.any(axis=1)
-    products = (one * other).sum(axis=1) / np.where(lengths > 0, lengths, 1)
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return np.full(len(first), np.nan)
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    both_zero = ~first.any(axis=1) & ~second.any(axis=1)
+    products = (first * second).sum(axis=1) / np.where(lengths > 0, lengths, 1)
     return np.where(both_zero, 1.0, products)
 
 

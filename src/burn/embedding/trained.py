@@ -92,11 +92,11 @@ def _open(config: EmbedConfig) -> tuple[Model, Classifier | None]:
     if not names_checkpoint(config.model):
         model = open_model(config.model, fresh=False, seed=0)
         return model, _named_head(config, model.backbone)
-    held = load_checkpoint(find_checkpoint(Path(config.model)))
-    model = model_of(held, backbone_from(held))
+    checkpoint = load_checkpoint(find_checkpoint(Path(config.model)))
+    model = model_of(checkpoint, backbone_from(checkpoint))
     classifier = _named_head(config, model.backbone)
     if classifier is None:
-        classifier = own_classifier(held, model.backbone)
+        classifier = own_classifier(checkpoint, model.backbone)
     return model, classifier
 
 

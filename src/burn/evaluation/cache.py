@@ -109,7 +109,7 @@ def read_features(path: Path, source: Source, dimension: int) -> Features | None
         dimension: Number of features of an image.
 
     Returns:
-        float32 (images, dimension), or None if there is no file, if it is one of an earlier version
+        The features, or None if there is no file, if it is one of an earlier version
         without a checksum, or if it lacks images. Those are read again, since the cause that made
         them unreadable may be gone.
 

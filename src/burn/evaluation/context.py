@@ -265,8 +265,8 @@ class Model:
     @property
     def labels_notes(self) -> list[str]:
         """A line for each way in which labels helped to train the network."""
-        told = labels_behind(self.training) or {}
-        return [f"{self.name}: {_LABELS[key]} {labels} labels" for key, labels in told.items()]
+        facts = label_facts(self.training) or {}
+        return [f"{self.name}: {_LABELS[key]} {labels} labels" for key, labels in facts.items()]
 
 
 # By their keys in `Result.training`, the ways in which labels may stand behind a network.
@@ -276,10 +276,10 @@ _LABELS = {
 }
 
 
-def labels_behind(training: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def label_facts(training: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return what `Result.training` tells of labels, and nothing of the training itself."""
-    told = training or {}
-    return {key: told[key] for key in _LABELS if key in told} or None
+    facts = training or {}
+    return {key: facts[key] for key in _LABELS if key in facts} or None
 
 
 def open_context(
@@ -405,14 +405,14 @@ def _training(meta: Mapping[str, Any], file: Path) -> dict[str, Any] | None:
         images = images_seen(meta)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
-    told = {}
+    facts = {}
     for key, part in (("teacher_labels", "teacher"), ("start_labels", "init")):
         origin = meta.get(part)
         if isinstance(origin, Mapping) and origin.get("labels") is not None:
-            told[key] = printable(str(origin["labels"])[:80])
-    told |= {"run": run} if (run := _run_around(file)) else {}
+            facts[key] = printable(str(origin["labels"])[:80])
+    facts |= {"run": run} if (run := _run_around(file)) else {}
     precision = str(meta.get("precision"))
-    return {"stage": stage, "steps": steps, "images_seen": images, "precision": precision, **told}
+    return {"stage": stage, "steps": steps, "images_seen": images, "precision": precision, **facts}
 
 
 def _run_around(file: Path) -> str | None:

@@ -114,14 +114,14 @@ def evaluate_checkpoint(
     if not entry.shares:
         require_alone(f"evaluate {protocol}")
     out = expand(request.out) if request.out else None
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if out:
-            held.callback(_remove_empty, [p for p in (out, *out.parents) if not p.exists()])
+            stack.callback(_remove_empty, [p for p in (out, *out.parents) if not p.exists()])
             append_results(out / "results.jsonl", [])  # fail now if it cannot be written
             if ranks().rank == 0:
-                held.enter_context(locked(out))
+                stack.enter_context(locked(out))
                 remove_unfinished(out)
-        held.enter_context(signals_raise())
+        stack.enter_context(signals_raise())
         announced: list[Result] = []
         try:
             if model is None:
@@ -192,14 +192,14 @@ def _evaluate(
     from burn.evaluation.context import open_context, open_model
     from burn.runtime.gpu import gpu_arithmetic
 
-    told = 0
+    num_shown_notes = 0
     file = out / "results.jsonl" if out else None
 
     def announce(results: Sequence[Result]) -> None:
-        nonlocal told
+        nonlocal num_shown_notes
         announced.extend(results)
         show(results, context.notes)
-        told = len(context.notes)
+        num_shown_notes = len(context.notes)
         if file:
             context.keep(partial(append_results, file, results))
 
@@ -231,7 +231,7 @@ def _evaluate(
         _check_results(protocol, results)
     if results and not announced:
         announce(results)
-    for note in context.notes[told:]:
+    for note in context.notes[num_shown_notes:]:
         console.print(printable(note))
     context.require_kept()
     return Evaluated(results, context.notes, next(iter(context.classifiers), None))

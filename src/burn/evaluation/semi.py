@@ -159,7 +159,7 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
                 context.notes.extend(n for n in kept["notes"] if n not in context.notes)
                 progress.advance(bar, config.epochs)
                 return kept
-            started, told = time.perf_counter(), len(context.notes)
+            started, num_notes = time.perf_counter(), len(context.notes)
             progress.update(bar, description=f"semi, lr {lr:g}, head × {factor:g}")
             backbone = copy.deepcopy(context.backbone)
             head = fine_tune(backbone, learn, context, config, lr, factor, [_Epochs(progress, bar)])
@@ -172,7 +172,7 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
                 console.print(f"{on}: lr {lr:g}, head × {factor:g}: {shown}, {seconds:.0f} s")
             done = {
                 "lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
-                "loss": loss, "seconds": seconds, "notes": context.notes[told:],
+                "loss": loss, "seconds": seconds, "notes": context.notes[num_notes:],
             }  # fmt: skip
             if test_on is context.test:
                 done["right"] = right
@@ -204,13 +204,15 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             ) from None
     if final["top1"] is None:
         raise UserError(f"semi: lr {final['lr']:g} diverged on all labels: give lower --lrs")
-    told = "; ".join(
+    results = "; ".join(
         f"{r['lr']:g} × {r['head_factor']:g}: "
         + ("diverged" if r["top1"] is None else f"{r['top1']:.1f}")
         for r in runs
     )
     evaluated_by = "the test images" if config.select == "test" else "held-out labelled images"
-    context.notes.append(f"sweep, lr × factor of the linear layer: top-1 on {evaluated_by}: {told}")
+    context.notes.append(
+        f"sweep, lr × factor of the linear layer: top-1 on {evaluated_by}: {results}"
+    )
     context.notes.extend(_doubts(valid, best, test_on, config))
     sweep_of = [{name: value for name, value in r.items() if name != "right"} for r in runs]
     chosen = {"lr": final["lr"], "head_factor": final["head_factor"], "sweep": sweep_of}

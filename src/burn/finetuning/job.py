@@ -99,8 +99,8 @@ class Job:
         self.teacher: SoftLabels | None = None
         if config.teacher is not None:
             self.teacher = SoftLabels(config, model, self.device)
-            told = f"teacher: {self.teacher.model.name}, {self.teacher.size} pixels"
-            self.notes.insert(len(model.labels_notes), told)
+            line = f"teacher: {self.teacher.model.name}, {self.teacher.size} pixels"
+            self.notes.insert(len(model.labels_notes), line)
         steps = self.steps(self.learn, config.trial_epochs) * config.trials
         steps += self.steps(self.train, config.epochs)
         self.threads = thread_chooser(steps) if self.device.type == "cpu" else None

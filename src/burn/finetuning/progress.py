@@ -65,12 +65,12 @@ class TuningProgress(Callback):
         self._pace.batch(len(batch.indices), now)
         if now < self._due:
             return  # reading the loss from a GPU waits for it
-        told = [f"{loop.step}/{loop.num_steps} steps"]
+        parts = [f"{loop.step}/{loop.num_steps} steps"]
         if (speed := self._pace.images_per_second) is not None:
-            told += [rate(speed), f"{self._pace.left(self._total - self._done)} left in all"]
+            parts += [rate(speed), f"{self._pace.left(self._total - self._done)} left in all"]
         loss, right = float(loop.learner.loss), float(loop.learner.right)
-        told.append(f"loss {loss:.3f} accuracy {100 * right:.0f} %")
-        text = " · ".join(told)
+        parts.append(f"loss {loss:.3f} accuracy {100 * right:.0f} %")
+        text = " · ".join(parts)
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, description=self._title, told=text)
             self._due = now + 0.2

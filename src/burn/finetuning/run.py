@@ -108,14 +108,14 @@ def finetune(
 
     smaller = f"a batch of {config.batch_size} images does not fit; give a smaller --batch-size"
     stop = StopRequest("finishing this step and saving")
-    with contextlib.ExitStack() as held:
-        held.enter_context(gpu_failures_named(smaller))
-        held.enter_context(gpu_arithmetic(device, fixed_shapes=True))
-        held.enter_context(stop.installed())
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(gpu_failures_named(smaller))
+        stack.enter_context(gpu_arithmetic(device, fixed_shapes=True))
+        stack.enter_context(stop.installed())
         job = Job(request, config, console, sources, stop, model)
         make_folder(out)
-        held.enter_context(locked(out))
-        held.enter_context(StopsAreErrors())
+        stack.enter_context(locked(out))
+        stack.enter_context(StopsAreErrors())
         folder = TunedFolder(out, job.described, request.resume, request.overwrite)
         try:
             return _run(job, folder, show)
@@ -192,8 +192,8 @@ def _train(job: Job, folder: TunedFolder) -> None:
     frozen = accuracy(linear, features, job.held)
     said = f"linear classifier on the frozen network: {frozen:.1f} % of the held-out images"
     if taught is not None:
-        of_teacher = linear_start(taught, job.learn, seed)
-        teacher_accuracy = accuracy(of_teacher, taught, job.held)
+        teacher_classifier = linear_start(taught, job.learn, seed)
+        teacher_accuracy = accuracy(teacher_classifier, taught, job.held)
         said += f", on the teacher: {teacher_accuracy:.1f} %"
     job.console.print(said, highlight=False)
     steps = job.steps(job.learn, config.trial_epochs) * config.trials
@@ -201,7 +201,7 @@ def _train(job: Job, folder: TunedFolder) -> None:
     with TuningProgress(job.console, steps) as progress:
         answers = None
         if config.trials and job.teacher is not None and taught is not None:
-            answers = job.teacher.answers(of_teacher)
+            answers = job.teacher.answers(teacher_classifier)
         trials = choose(job, folder, linear, answers, progress)
         best = best_of(trials) if trials else None
         lr = best["lr"] if best else config.lrs[0]

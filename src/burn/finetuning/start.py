@@ -42,15 +42,15 @@ def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
     """
     rows = torch.isin(features.positions, torch.from_numpy(source.indices))
     assert source.labels is not None
-    held, single = rows, np.bincount(source.labels).max() < 2
+    held_out, single = rows, np.bincount(source.labels).max() < 2
     if not single:
         _, part = hold_out(source, _HELD_OUT, seed, keep_single=True)
-        held = torch.isin(features.positions, torch.from_numpy(source.indices[part.indices]))
-    if not bool(held.any()):
+        held_out = torch.isin(features.positions, torch.from_numpy(source.indices[part.indices]))
+    if not bool(held_out.any()):
         raise UserError(f"{source.name}: none of the held-out images can be read")
     batches = cached_batches(features.of(rows), LinearConfig().batch_size, seed)
     chosen = train_linear_at_best_rate(
-        batches, features.of(held), len(source.classes), LinearConfig(), seed
+        batches, features.of(held_out), len(source.classes), LinearConfig(), seed
     )
     layer = chosen.layer
     if single:

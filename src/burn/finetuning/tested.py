@@ -27,12 +27,12 @@ Show = Callable[[Sequence[Result], Sequence[str]], None]
 
 
 def test(
-    job: Job, folder: TunedFolder, held: Checkpoint, show: Show
+    job: Job, folder: TunedFolder, checkpoint: Checkpoint, show: Show
 ) -> tuple[list[Result], list[str], Classifier]:
     """Test the trained network once, on the test images, as it will run."""
-    model = model_of(held, backbone_from(held))
+    model = model_of(checkpoint, backbone_from(checkpoint))
     context = replace(job.context(model, folder.path), notes=[*job.notes])
-    classifier = own_classifier(held, model.backbone)
+    classifier = own_classifier(checkpoint, model.backbone)
     assert classifier is not None
     features = extract_features(
         model.backbone,
@@ -52,13 +52,13 @@ def test(
     numbers = {f"top{k}": 100 * top_k(scores, features.labels, k) for k in (1, 5)}
     accuracies = [measured["top1"] for measured in of_class.values() if measured["images"]]
     numbers["mean per class"] = sum(accuracies) / len(accuracies)
-    about = held.meta["finetuned"]
-    told = ("lr", "head_lr", "linear", "trials", "calibration")
+    about = checkpoint.meta["finetuned"]
+    kept_fields = ("lr", "head_lr", "linear", "trials", "calibration")
     settings = {
         **asdict(job.config),
         "random_init": job.request.random_init,
         "start": about["start"]["model"],
-        **{name: about[name] for name in told},
+        **{name: about[name] for name in kept_fields},
         "classes": of_class,
     }
     right = right_answers(scores, features.labels, features.positions, len(job.test))

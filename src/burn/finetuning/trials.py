@@ -57,14 +57,14 @@ def choose(
     for head_lr in config.head_lrs[1:]:
         add(best["lr"], head_lr)
     best = best_of(trials)
-    told = "; ".join(
+    results = "; ".join(
         f"{t['lr']:g}, {t['head_lr']:g}: "
         + ("diverged" if t["top1"] is None else f"{t['top1']:.1f}")
         for t in trials
     )
     job.notes.append(
         f"learning rates of network, classifier: top-1 on {len(job.held):,} held-out "
-        f"training images after {epochs_in_words(config.trial_epochs)}: {told}"
+        f"training images after {epochs_in_words(config.trial_epochs)}: {results}"
     )
     if best["lr"] in (min(config.lrs), max(config.lrs)) and len(config.lrs) > 1:
         job.notes.append(

@@ -72,7 +72,7 @@ class _Block(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, halves: tuple[Half, ...], *parameters: Tensor) -> Tensor:
         ctx.halves = halves
         ctx.counts = []  # of each half: the values of a channel in all processes, or None
-        kept = [x]
+        saved = [x]
         for half, tensors in zip(halves, parted(parameters, halves), strict=True):
             shift, weight, gain, bias, before, slope, after = tensors
             norm = half.norm
@@ -87,10 +87,10 @@ class _Block(torch.autograd.Function):
                     True, norm.momentum, norm.eps,  # type: ignore[arg-type]
                 )  # fmt: skip
             ctx.counts.append(count)
-            kept += [y, mean, inverse_std]
+            saved += [y, mean, inverse_std]
             x = _activated(half.add_shortcut(z, x), slope, after)
             del y, z
-        ctx.save_for_backward(*kept, *parameters)
+        ctx.save_for_backward(*saved, *parameters)
         return x
 
     @staticmethod

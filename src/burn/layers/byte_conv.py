@@ -79,16 +79,16 @@ def _convolve(x: Tensor, weight: Tensor, stride: int, padding: int, dtype: torch
     signs = positive.view(torch.uint8).mul_(2)  # 0 and 2; the zero point 1 is also the padding
     window = ([stride] * 2, [padding] * 2, [1, 1], 1)
     key = (weight.data_ptr(), weight.shape, signs.shape)
-    cache = _packed.get()
-    if cache is not None and key in cache:
-        _, scale, packed = cache[key]
+    packed_weights = _packed.get()
+    if packed_weights is not None and key in packed_weights:
+        _, scale, packed = packed_weights[key]
     else:
         scale = weight_scale(weight).flatten().float()
         packed = torch.ops.onednn.qconv_prepack(
             hard_sign(weight).to(torch.int8), scale, 1.0, 1, *window, list(signs.shape)
         )
-        if cache is not None:  # it keeps the weight, so that no other one gets its address
-            cache[key] = weight, scale, packed
+        if packed_weights is not None:  # it keeps the weight, so that no other one gets its address
+            packed_weights[key] = weight, scale, packed
     zeros = torch.zeros(len(weight), dtype=torch.int64)
     return torch.ops.onednn.qconv2d_pointwise(
         signs, 1.0, 1, packed, scale, zeros, None, *window, 1.0, 0, dtype, "none", [], ""
@@ -120,9 +120,9 @@ def _works() -> bool:
     x = torch.linspace(-3, 2, 2 * 20 * 5 * 5).sin().view(2, 20, 5, 5)
     weight = torch.linspace(-1, 2, 6 * 20 * 9).cos().view(6, 20, 3, 3)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        whole = F.conv2d(hard_sign(x), hard_sign(weight) * weight_scale(weight), None, 2, 1)
+        expected = F.conv2d(hard_sign(x), hard_sign(weight) * weight_scale(weight), None, 2, 1)
         try:
             result = _convolve(x, weight, 2, 1, torch.float32)
         except (AttributeError, RuntimeError, TypeError):
             return False
-        return torch.allclose(result, whole, rtol=1e-5, atol=1e-5)
+        return torch.allclose(result, expected, rtol=1e-5, atol=1e-5)

@@ -89,8 +89,8 @@ class _ExpertConv2d(torch.autograd.Function):
             return x.new_zeros(0, weight.shape[1], *side)
         outputs = []
         for part in _parts(len(x), weight):
-            each = signs[chosen[part]].to(x.dtype)
-            y = _convolve(hard_sign(x[part]), each, stride, padding, groups)
+            weight_signs = signs[chosen[part]].to(x.dtype)
+            y = _convolve(hard_sign(x[part]), weight_signs, stride, padding, groups)
             # After the convolution, whose sums of signs are then exact in any order.
             outputs.append(y.mul_(per_channel(scale, y)))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -106,11 +106,11 @@ class _ExpertConv2d(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight)
         flat = weight.flatten(1)
         for part in _parts(len(x), weight):
-            signs, each = hard_sign(x[part]), chosen[part]
+            signs, experts = hard_sign(x[part]), chosen[part]
             grad_signs, grad_each = _convolve_backward(
                 grad[part],
                 signs.to(grad.dtype),
-                binary[each].to(grad.dtype),
+                binary[experts].to(grad.dtype),
                 ctx.stride,
                 ctx.padding,
                 ctx.groups,
@@ -122,8 +122,8 @@ class _ExpertConv2d(torch.autograd.Function):
             if ctx.weight_gradient != "clip":
                 grad_each *= scale[:, None, None, None]
             elif clips:
-                grad_each = pass_inside_one(grad_each, weight[each], out=grad_each)
-            grad_weight.index_add_(0, each, grad_each)
+                grad_each = pass_inside_one(grad_each, weight[experts], out=grad_each)
+            grad_weight.index_add_(0, experts, grad_each)
             grad_gates[part] = (grad_each.flatten(1) @ flat.T).to(gates.dtype)
         return grad_x, grad_gates, grad_weight, None, None, None, None, None
 

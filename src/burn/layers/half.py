@@ -111,5 +111,5 @@ class Half:
 
 def parted(parameters: Sequence[Tensor], halves: Sequence[Half]) -> list[Sequence[Tensor]]:
     """Return the parameters of each half, in the order of `Half.parameters`."""
-    each = len(parameters) // len(halves)
-    return [parameters[i * each : (i + 1) * each] for i in range(len(halves))]
+    per_half = len(parameters) // len(halves)
+    return [parameters[i * per_half : (i + 1) * per_half] for i in range(len(halves))]

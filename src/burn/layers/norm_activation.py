@@ -26,8 +26,8 @@ def norm_prelu(x: Tensor, norm: nn.BatchNorm2d, activation: nn.PReLU) -> Tensor:
     Raises:
         ValueError: In training, x has a single value for each channel.
     """
-    kept = type(norm) is nn.BatchNorm2d and norm.training and norm.momentum is not None
-    if not kept or torch.compiler.is_compiling() or x.numel() == x.shape[1]:
+    saves_one_map = type(norm) is nn.BatchNorm2d and norm.training and norm.momentum is not None
+    if not saves_one_map or torch.compiler.is_compiling() or x.numel() == x.shape[1]:
         return activation(norm(x))  # type: ignore[no-any-return]
     if norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)

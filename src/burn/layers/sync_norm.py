@@ -105,7 +105,7 @@ def synchronized_norm(
         The normalized map; mean and inverse standard deviation of each channel; and the number of
         its values in all processes, a scalar on the device.
     """
-    mean, variance, count = shared_statistics(_own_statistics(y, norm.eps), norm)
+    mean, variance, count = shared_statistics(_local_statistics(y, norm.eps), norm)
     z = y
     if y.numel():
         z = F.batch_norm(y, mean, variance, gain, bias, training=False, eps=norm.eps)
@@ -144,7 +144,7 @@ def shared_statistics(
     return mean, variance, count
 
 
-def _own_statistics(y: Tensor, eps: float) -> Tensor:
+def _local_statistics(y: Tensor, eps: float) -> Tensor:
     """Return mean and variance of each channel, and the number of its values: (2 · channels + 1,).
 
     They are in float32 or better; without images all are 0.

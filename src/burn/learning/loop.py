@@ -260,15 +260,17 @@ class Loop(Generic[LearnerT]):
         Every process must call this, since callbacks may communicate.
         """
         states = [(type(callback).__name__, callback.state_dict()) for callback in self.callbacks]
-        kept = {name: state for name, state in states if state}
-        assert len(kept) == sum(bool(state) for _, state in states), "two callbacks of one name"
+        states_by_name = {name: state for name, state in states if state}
+        assert len(states_by_name) == sum(bool(state) for _, state in states), (
+            "two callbacks of one name"
+        )
         # Some names are those of files that Lightning's Trainer wrote, which are read, too.
         return {
             "state_dict": self.learner.weights(),
             "learner": self.learner.numbers(),
             "loader": self._loader.state_dict(),
             "optimizer_states": [self.optimizer.state_dict()],
-            "callbacks": kept,
+            "callbacks": states_by_name,
             "global_step": self.step,
             "batches": self.batches,
             "num_steps": self.num_steps,

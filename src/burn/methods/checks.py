@@ -34,8 +34,8 @@ def check_method(name: str, method: Method, *, taught: bool) -> None:
     if not 0 <= method.num_taught <= views:
         raise UserError(f"method {name}: num_taught must be in 0 … {views}, its num_views")
     if taught:
-        held = sum(isinstance(module, FrozenTarget) for module in method.modules())
-        if held != 1 or not method.num_taught:
+        num_targets = sum(isinstance(module, FrozenTarget) for module in method.modules())
+        if num_targets != 1 or not method.num_taught:
             raise UserError(
                 f"method {name}: hold the teacher as one burn.FrozenTarget, and set num_taught, "
                 "the number of views that the teacher sees"
@@ -50,11 +50,13 @@ def check_method(name: str, method: Method, *, taught: bool) -> None:
     if not any(part.trained for part in parts):
         raise UserError(f"method {name}: parts() trains nothing: give a part with trained=True")
     covered = {id(p) for part in parts for p in part.module.parameters()}
-    free = [label for label, p in method.named_parameters() if id(p) not in covered]
-    if free:
-        raise UserError(f"method {name}: parameter {free[0]} is in no part that parts() returns")
-    kept = method.weights()
-    lost = [key for key in method.backbone.state_dict() if f"backbone.{key}" not in kept]
+    uncovered = [label for label, p in method.named_parameters() if id(p) not in covered]
+    if uncovered:
+        raise UserError(
+            f"method {name}: parameter {uncovered[0]} is in no part that parts() returns"
+        )
+    weights = method.weights()
+    lost = [key for key in method.backbone.state_dict() if f"backbone.{key}" not in weights]
     if lost:
         raise UserError(f"method {name}: weights() lacks backbone.{lost[0]}, which would be lost")
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from burn.core.results import ACCURACIES, Result, largest_class
 from burn.core.seeds import OverSeeds
 from burn.methods.entries import METHODS
-from burn.report.load.contents import FoundResult, Gathered, Run
+from burn.report.load.contents import Gathered, LocatedResult, Run
 from burn.report.load.gather import settings_of
 from burn.report.load.origins import common_names, is_foreign, stage_in
 from burn.report.load.values import number, short_path, words
@@ -179,19 +179,19 @@ class Training:
 
 def training_of(network: Network) -> Training | None:
     """Return the training of the longest of its seeds, from results or from its runs."""
-    told: list[Training] = []
+    trainings: list[Training] = []
     for n in network.numbers:
         for r in n.results:
             steps, seen = number(r.training, "steps"), number(r.training, "images_seen")
             stage = number(r.training, "stage")
             if steps is not None:
-                told.append(Training(_whole(stage), int(steps), _whole(seen)))
-    for run in network.runs if not told else ():
+                trainings.append(Training(_whole(stage), int(steps), _whole(seen)))
+    for run in network.runs if not trainings else ():
         stages = run.stages[:1] if network.kind == "half" else run.stages
         if stages and (steps := stages[-1].steps) is not None:
             stage = stages[-1].number if run.num_stages > 1 else None
-            told.append(Training(stage, steps, run.images_of(steps)))
-    return max(told, key=lambda t: t.steps, default=None)
+            trainings.append(Training(stage, steps, run.images_of(steps)))
+    return max(trainings, key=lambda t: t.steps, default=None)
 
 
 def _whole(value: float | None) -> int | None:
@@ -237,16 +237,16 @@ class Verdict:
 def networks(gathered: Gathered) -> list[Network]:
     """Return every network that was evaluated, with all its numbers but those of packed files."""
     evaluated = [
-        j
-        for j in gathered.found_results
-        if j.result.protocol != "pack" and j.result.protocol.isidentifier()
+        item
+        for item in gathered.results
+        if item.result.protocol != "pack" and item.result.protocol.isidentifier()
     ]
-    names = _labels([j.result for j in evaluated])
-    clusters: dict[tuple[str, ...], list[FoundResult]] = {}
-    for j in evaluated:
+    names = _labels([item.result for item in evaluated])
+    clusters: dict[tuple[str, ...], list[LocatedResult]] = {}
+    for item in evaluated:
         # In a comparison all seeds are one network; elsewhere each checkpoint is one.
-        of = (str(j.group), "") if j.group else ("", j.result.checkpoint)
-        clusters.setdefault((j.result.model, *of), []).append(j)
+        place = (str(item.group), "") if item.group else ("", item.result.checkpoint)
+        clusters.setdefault((item.result.model, *place), []).append(item)
     compared = {group.folder for group in gathered.groups if not group.ablation}
     told_apart = [
         model
@@ -255,17 +255,17 @@ def networks(gathered: Gathered) -> list[Network]:
     ]
     several = {model for model, count in Counter(told_apart).items() if count > 1}
     fresh: dict[str, Kind] = {
-        j.result.checkpoint: stated
-        for j in evaluated
-        if j.result.model.startswith("random") and (stated := _stated(j.result.model))
+        item.result.checkpoint: stated
+        for item in evaluated
+        if item.result.model.startswith("random") and (stated := _stated(item.result.model))
     }
     evaluated_networks = []
     for (model, _, checkpoint), cluster in clusters.items():
         first = cluster[0]
-        runs = tuple({j.run.folder: j.run for j in cluster if j.run}.values())
+        runs = tuple({item.run.folder: item.run for item in cluster if item.run}.values())
         columns: dict[tuple[str, str, str, str, str], dict[tuple[str, int], Result]] = {}
-        for j in cluster:
-            r = j.result
+        for item in cluster:
+            r = item.result
             key = (r.protocol, r.metric, names[_key(r)], r.train, r.test)
             columns.setdefault(key, {})[r.checkpoint, r.seed] = r
         kind = _kind(first.result, first.run, fresh.get(checkpoint))
@@ -310,15 +310,15 @@ def _kind(result: Result, run: Run | None, alike: Kind | None) -> Kind:
     """
     if result.model.lower().startswith("random"):
         return "random"
-    if told := _STATED.get(words(result.training, "precision")):
-        return told
+    if stated := _STATED.get(words(result.training, "precision")):
+        return stated
     stage = number(result.training, "stage") or stage_in(result.checkpoint)
     if run is not None:
         if run.is_float:
             return "float"
         return "half" if run.num_stages == 2 and stage == 1 else "binary"
-    if told := _stated(result.model) or alike:
-        return told
+    if stated := _stated(result.model) or alike:
+        return stated
     # hub:resnet50 and resnet50:FILE name float networks from elsewhere
     if "teacher" in result.model.lower() or is_foreign(result.checkpoint):
         return "float"
@@ -341,12 +341,12 @@ def _labels(results: Sequence[Result]) -> dict[str, str]:
         names = sorted({name for s in settings for name in s})
         differ = [name for name in names if len({json.dumps(s.get(name)) for s in settings}) > 1]
         for key, distinguishing in variants.items():
-            told = [
+            settings_text = [
                 f"{_plain(name)} {_plain(distinguishing[name])}"
                 for name in differ
                 if name in distinguishing
             ]
-            labels[key] = ", ".join([number_name(protocol, metric), *told])
+            labels[key] = ", ".join([number_name(protocol, metric), *settings_text])
     return labels
 
 
@@ -384,9 +384,9 @@ def verdict(all_networks: Sequence[Network], candidates: Sequence[Network] = ())
     pool = students or [n for n in candidates or all_networks if n.kind == "float"]
     for protocol, metric in _MEASURES:
         able = [
-            (n, found_number)
+            (n, measured)
             for n in pool
-            if (found_number := n.find(protocol, metric)) and not found_number.meaningless
+            if (measured := n.find(protocol, metric)) and not measured.meaningless
         ]
         if able:
             network, number = max(able, key=lambda pair: _rank(*pair))

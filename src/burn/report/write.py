@@ -38,7 +38,7 @@ def write_report(
     gathered = gather(folders, tell)
     from burn.report.page import build_page  # matplotlib, which draws, takes a second to import
 
-    tell(f"making the page of {len(gathered.found_results):,} results")
+    tell(f"making the page of {len(gathered.results):,} results")
     page = build_page(gathered, panel)
     try:
         write_text(out, page)

@@ -17,9 +17,7 @@ _LEAST = 8  # batches for which one pays that is known to be needed
 _WAITING = 0.55  # part of its threads' time below which a process waits for processors
 _PINS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _ROUNDS = 2  # times that a trial goes through its numbers
-_STEPS = (
-    4  # steps of a round with a number of threads; the first, which starts threads, is left out
-)
+_STEPS = 4  # steps of a round with a number of threads, of which the first, a start, is left out
 _WINDOW = 8  # steps whose median is the rate now
 _FALL = 0.7  # part of the best rate since the last trial below which there is another
 _CLEAR = 2  # times another rate, which end a trial early
@@ -72,18 +70,18 @@ class ThreadChooser:
             busy: Processor time of this process in these seconds.
         """
         self.steps[self.threads] = self.steps.get(self.threads, 0) + 1
-        each = None if seconds is None else max(seconds, 1e-9) / max(1, images)
+        seconds_per_image = None if seconds is None else max(seconds, 1e-9) / max(1, images)
         waits = seconds is not None and busy < _WAITING * self.threads * seconds
         self._waited = self._waited + 1 if waits else 0
         if self._trial:
-            self._try(each)
+            self._try(seconds_per_image)
         else:
             self._since += 1
-            self._watch(each)
+            self._watch(seconds_per_image)
 
-    def _try(self, each: float | None) -> None:
+    def _try(self, seconds_per_image: float | None) -> None:
         threads = self._trial.pop(0)
-        self._tried[threads].append(each)
+        self._tried[threads].append(seconds_per_image)
         rates = self._rates()
         if self._probes and 0 < _CLEAR * rates[threads] < rates[self._chosen]:
             self._trial = [n for n in self._trial if n != threads]
@@ -99,7 +97,7 @@ class ThreadChooser:
         self.threads = self._trial[0] if self._trial else self._chosen
 
     def _begin(self, now: float | None = None) -> None:
-        """Begin a trial; or only of the other numbers than the chosen one, whose rate is `now`."""
+        """Begin a trial; with the rate `now` of the chosen number, only of the others."""
         numbers = {self._chosen, max(1, self._chosen // 2), min(self.most, 2 * self._chosen)}
         around = sorted(numbers, reverse=True)
         self._tried = {threads: [] for threads in around}
@@ -123,10 +121,10 @@ class ThreadChooser:
             for threads, each in self._tried.items()
         }
 
-    def _watch(self, each: float | None) -> None:
+    def _watch(self, seconds_per_image: float | None) -> None:
         """Begin a trial if it is the first one, or if the rate gives a reason."""
-        if each is not None:
-            self._newest.append(each)
+        if seconds_per_image is not None:
+            self._newest.append(seconds_per_image)
         if not self.reason:
             if not self._short:
                 self._begin()
@@ -186,5 +184,5 @@ def thread_chooser(batches: int) -> ThreadChooser | None:
     return ThreadChooser(most, short=batches < _FEWEST)
 
 
-def _without_firsts(each: list[float | None]) -> list[float]:
-    return [s for place, s in enumerate(each) if place % _STEPS and s is not None]
+def _without_firsts(times: list[float | None]) -> list[float]:
+    return [s for place, s in enumerate(times) if place % _STEPS and s is not None]

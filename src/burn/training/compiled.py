@@ -68,10 +68,10 @@ def compile_training(backbone: Backbone, report: Callable[[str], None]) -> None:
         if compiled is None or not backbone.training:
             return plain(images)
         kind = (images.shape[1:], images.dtype)
-        is_known = kind in lengths
+        has_lengths = kind in lengths
         if lengths.setdefault(kind, len(images)) != len(images):
             return plain(images)
-        if is_known:
+        if has_lengths:
             return compiled(images)
         # Compiling happens before anything is computed, so a pass that fails has changed nothing.
         try:

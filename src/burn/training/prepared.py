@@ -75,7 +75,7 @@ class PreparedRun:
         self.start = None if plan.init is None else load_start(plan.init, plan.recipe)
         check_view_size(plan.recipe)
         self.cache = self._open_cache()
-        if self.teacher is not None and not (self.cache and self.cache.is_known):
+        if self.teacher is not None and not (self.cache and self.cache.is_there):
             check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
         if self.cache is not None:  # only after the check that the teacher can take its views
             self.processes.run_on_main(self.cache.make)

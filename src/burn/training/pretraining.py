@@ -1,4 +1,4 @@
-"""What pretraining's loop trains: a method, with what its passes found."""
+"""What pretraining's loop trains: a method, and the numbers of its passes."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Pretraining(Learner):
 
     def numbers(self) -> dict[str, Any]:
         target = frozen_target(self.method)
-        taught = {} if target is None else {"taught": [target.asked, target.made]}
+        taught = {} if target is None else {"taught": [target.num_given, target.num_computed]}
         return {"learned": self.learned, **taught}
 
     def load(self, weights: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class Pretraining(Learner):
         self.learned = numbers["learned"]
         target = frozen_target(self.method)
         if target is not None:  # a resume file of burn 0.2.0 does not say what was taught before
-            target.asked, target.made = map(int, numbers.get("taught", (0, 0)))
+            target.num_given, target.num_computed = map(int, numbers.get("taught", (0, 0)))
 
 
 def pretraining_loop(

@@ -128,8 +128,8 @@ def train_plan(
                 )
             )
             require_outside(out, run.source)
-            again = ["burn", "pretrain", "--resume", "--out", str(out)]
-            run.resume_command = resume_command or typed(again)
+            command = ["burn", "pretrain", "--resume", "--out", str(out)]
+            run.resume_command = resume_command or typed(command)
             run.base_recipe = base_recipe or plan.recipe
             run.extendable = extendable
             return _train(
@@ -179,10 +179,10 @@ def _train(
         rank = next(i for i, state in enumerate(seen) if state != seen[0])
         run.fail(f"process {rank} finds other images at {run.plan.data} than process 0")
     run.processes.run_on_main(lambda: make_folder(out))
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
 
         def prepare() -> None:
-            held.enter_context(locked(out))
+            stack.enter_context(locked(out))
             for remark in open_folder(out, run.described, resume=resume, overwrite=overwrite):
                 run.console.print(remark, style="yellow", markup=False, highlight=False)
 

@@ -285,9 +285,11 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
 
     plan = _plan_of(stored, out)
     stored = {**stored, "plan": _plain(plan)}
-    old, now = (json.loads(json.dumps({p: of.get(p) for p in PARTS})) for of in (stored, described))
+    old, now = (
+        json.loads(json.dumps({p: run.get(p) for p in PARTS})) for run in (stored, described)
+    )
     if difference := difference_of_runs(old, now):
-        # As options and arguments name the settings.
+        # The user gave `--epochs`, not `plan.recipe.epochs`.
         difference = difference.removeprefix("plan.").removeprefix("recipe.")
         difference = re.sub(r"^recipe_name ", "recipe ", difference)
         raise UserError(

@@ -304,6 +304,6 @@ def stage_chooser(machine: Machine, processes: Processes, batches: int) -> Threa
 def _cached_share(method: Method) -> float | None:
     """Return the share of the teacher's features that came from a cache; None without a teacher."""
     target = frozen_target(method)
-    if target is None or not target.asked:
+    if target is None or not target.num_given:
         return None
-    return round(1 - target.made / target.asked, 4)
+    return round(1 - target.num_computed / target.num_given, 4)

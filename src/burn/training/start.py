@@ -119,9 +119,9 @@ def check_start(spec: str, recipe: Recipe | None) -> None:
     if is_binary(recipe.backbone.name) and meta["precision"] == Precision.FLOAT.value:
         raise UserError(f"--init {spec} is a float network, and the recipe's is binary")
     if other := _differences(theirs, recipe):
-        ours = _backbone_of(recipe)
+        recipe_settings = _backbone_of(recipe)
         there = [f"{name} {printable(str(value))}" for name, value in other.items()]
-        here = [f"{name} {ours[name]}" for name in other]
+        here = [f"{name} {recipe_settings[name]}" for name in other]
         raise UserError(
             f"--init {spec} is another network than the recipe's: backbone.{listed(there, 3)} "
             f"instead of {listed(here, 3)}; give {_way_to(theirs)}"

@@ -210,7 +210,7 @@ def cache_line(
         steps: The steps of each stage.
     """
     epochs = min(math.ceil(steps.total / steps.per_epoch), recipe.view_epochs or 10**9)
-    cached = cache.share_known(seed, method.num_taught, epochs)
+    cached = cache.share_cached(seed, method.num_taught, epochs)
     stages = len(recipe.precisions())
     size = cache.open(seed, method.num_taught).num_bytes(epochs) * stages / 1e6
     size_text = f"{size / 1000:,.1f} GB" if size >= 1000 else f"{math.ceil(size):,} MB"

@@ -38,7 +38,7 @@ class TeacherCache:
 
     Attributes:
         path: The folder of the whole cache.
-        is_known: Whether the cache already held a folder for this teacher, views and images.
+        is_there: Whether the cache already held a folder for this teacher, views and images.
 
     Raises:
         UserError: The features depend on the batch and cannot be cached, or the folder is damaged.
@@ -61,8 +61,8 @@ class TeacherCache:
         self.path = cache
         self._source = source
         self._about = _about(recipe, teacher, source, compute)
-        dimension = CacheFolder.known_dimension(cache, self._about)
-        self.is_known = dimension is not None
+        dimension = CacheFolder.stored_dimension(cache, self._about)
+        self.is_there = dimension is not None
         self._dimension = teacher.network.num_features
         if dimension not in (None, self._dimension):
             raise UserError(
@@ -90,7 +90,7 @@ class TeacherCache:
         """
         return FeatureCache(self.make(), seed, num_taught)
 
-    def share_known(self, seed: int, num_taught: int, epochs: int) -> float:
+    def share_cached(self, seed: int, num_taught: int, epochs: int) -> float:
         """Estimate the share of a stage's images whose features are cached, from a few of them.
 
         Args:
@@ -99,12 +99,12 @@ class TeacherCache:
             epochs: Number of epochs with different views.
         """
         random = np.random.default_rng(0)
-        looked_at = zip(
+        pairs = zip(
             random.integers(epochs, size=_LOOKED_AT).tolist(),
             random.integers(len(self._source), size=_LOOKED_AT).tolist(),
             strict=True,
         )
-        return self.open(seed, num_taught).share_known(list(looked_at))
+        return self.open(seed, num_taught).share_cached(list(pairs))
 
 
 def _about(recipe: Recipe, teacher: Teacher, source: Source, compute: str) -> dict[str, Any]:

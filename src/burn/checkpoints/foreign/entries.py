@@ -108,14 +108,14 @@ def _part_of(path: str, parts: Collection[str]) -> tuple[str | None, str]:
             return None, path
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def _same(first: Tensor, second: Tensor) -> bool:
     """Return whether two dense tensors are equal, by their storage or by their numbers."""
-    if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
+    if first.shape != second.shape or first.dtype != second.dtype or first.layout != second.layout:
         return False
-    if one.layout != torch.strided or one.device != other.device:
+    if first.layout != torch.strided or first.device != second.device:
         return False
-    place = (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride())
-    return place or torch.equal(one, other)
+    same_memory = (first.data_ptr(), first.stride()) == (second.data_ptr(), second.stride())
+    return same_memory or torch.equal(first, second)
 
 
 def _flatten(content: Mapping[Any, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
@@ -178,5 +178,5 @@ def check_entries(tensors: Mapping[str, Tensor], shapes: Shapes, entries: Entrie
 def misfit(problems: Mapping[str, Sequence[str]]) -> UserError:
     """Return an error of the first two kinds of problems, on two lines of a terminal at most."""
     kinds = [(words, names) for words, names in problems.items() if names][:2]
-    each = 2 if len(kinds) == 1 else 1
-    return UserError("; ".join(f"it {words} {listed(names, each)}" for words, names in kinds))
+    most = 2 if len(kinds) == 1 else 1
+    return UserError("; ".join(f"it {words} {listed(names, most)}" for words, names in kinds))

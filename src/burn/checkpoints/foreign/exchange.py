@@ -393,12 +393,18 @@ def _stage(read: _Published, given: int | None) -> int:
     shapes: such a file does not tell the stage. Raises UserError where the two stages differ, and
     where there is neither.
     """
-    told = 2 if read.kind != "4-D" else 1 if read.format == "reactnet" else None
-    if told is not None and given not in (None, told):
-        hint = "" if told == 2 or read.heads else "; for a file of BURN give --format burn-release"
-        raise UserError(f"its weights are {read.kind}, which is stage {told}, not {given}{hint}")
-    if told == 2 or (told == 1 and read.heads):
-        return told
+    stage_in_file = 2 if read.kind != "4-D" else 1 if read.format == "reactnet" else None
+    if stage_in_file is not None and given not in (None, stage_in_file):
+        hint = (
+            ""
+            if stage_in_file == 2 or read.heads
+            else "; for a file of BURN give --format burn-release"
+        )
+        raise UserError(
+            f"its weights are {read.kind}, which is stage {stage_in_file}, not {given}{hint}"
+        )
+    if stage_in_file == 2 or (stage_in_file == 1 and read.heads):
+        return stage_in_file
     if given is not None:
         return given
     if read.format == "reactnet":

@@ -290,8 +290,8 @@ def _bnext_layout(ours: Mapping[str, Tensor]) -> Layout:
         layout.put(name, prefix + part, shape)
         if rest == "norm.weight":
             # Once for each layer; its shape is that of the channels.
-            for one in ("binary_activation", "binary_conv"):
-                layout.leave("temperatures", f"{prefix}{one}.temperature", (1,))
+            for module_name in ("binary_activation", "binary_conv"):
+                layout.leave("temperatures", f"{prefix}{module_name}.temperature", (1,))
             if f"{name.removesuffix(rest)}shortcut_activation.weight" not in ours:
                 layout.leave("PReLUs that are not used", f"{prefix}activation1.weight", shape)
     return layout

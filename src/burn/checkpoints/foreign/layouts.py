@@ -56,7 +56,7 @@ _OF_LAYERS = re.compile(r"(layers\.)?(\d{1,3}\.)?\w+")
 
 
 @dataclass(frozen=True)
-class Held:
+class FileTensors:
     """Tensors of a file.
 
     Attributes:
@@ -71,7 +71,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Sorted:
+class SortedTensors:
     """Content of a file around one place.
 
     Attributes:
@@ -94,9 +94,9 @@ def unwrapped(name: str) -> str:
     return ".".join(word for word in name.split(".") if word not in WRAPPERS)
 
 
-def held_in(content: Mapping[Any, Any]) -> Held:
+def held_in(content: Mapping[Any, Any]) -> FileTensors:
     """Return the tensors of a file, but for those that only training needs."""
-    held = Held()
+    held = FileTensors()
     for number, (path, key, tensor) in enumerate(_walk(content, "", _DEEPEST)):
         if number == _MOST_ENTRIES:
             break
@@ -118,7 +118,7 @@ def _walk(content: Mapping[Any, Any], path: str, depth: int) -> Iterator[tuple[s
             yield from _walk(value, f"{path}{key}.", depth - 1)
 
 
-def places_in(held: Held, numbers: int) -> list[str]:
+def places_in(held: FileTensors, numbers: int) -> list[str]:
     """Return the places that may hold a network of so many numbers, the preferred ones first.
 
     They are the prefixes below which at least half as many numbers lie, so that a file in which
@@ -139,18 +139,18 @@ def rank(place: str) -> int:
     return sum(_is(word, _FOLLOWING) for word in words) - sum(_is(w, _AVERAGED) for w in words)
 
 
-def below(held: Held, place: str) -> dict[str, Tensor]:
+def below(held: FileTensors, place: str) -> dict[str, Tensor]:
     """Return the tensors at a place, by their names there."""
     return {n[len(place) :]: t for n, t in held.tensors.items() if n.startswith(place)}
 
 
 def sort(
-    held: Held,
+    held: FileTensors,
     place: str,
     named: Mapping[str, Tensor],
     expected: Collection[str],
     classifiers: Collection[str],
-) -> Sorted:
+) -> SortedTensors:
     """Sort the tensors of the dicts in which a place lies.
 
     Args:
@@ -183,11 +183,11 @@ def sort(
     readable = (parts[m] for m in heads if all(_OF_LAYERS.fullmatch(name) for name in parts[m]))
     labels = {} if unlabelled else {m: parts[m] for m in parts if m in classifiers}
     classifier = {f"{m}.{name}": t for m, part in labels.items() for name, t in part.items()}
-    return Sorted(place, backbone, next(readable, {}), classifier, unknown)
+    return SortedTensors(place, backbone, next(readable, {}), classifier, unknown)
 
 
 def _beside(
-    held: Held, place: str, named: Mapping[str, Tensor], backbone: Mapping[str, Tensor]
+    held: FileTensors, place: str, named: Mapping[str, Tensor], backbone: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, str, Tensor]]:
     """Yield the path, the name without shared words, and the tensor of all beside a backbone.
 

@@ -33,7 +33,7 @@ from burn.checkpoints.foreign.efficientnet import efficientnet_names
 from burn.checkpoints.foreign.heads import classifier_from, head_from
 from burn.checkpoints.foreign.layouts import (
     CLASSIFIERS,
-    Sorted,
+    SortedTensors,
     below,
     held_in,
     places_in,
@@ -317,7 +317,7 @@ def read_weights(file: Path, network: int | None = None) -> Any:
             return load_file(file)
         check_torch_file(file, limit)
         # A Namespace holds values alone: DINO and timm keep their options in one.
-        allowed = [argparse.Namespace, *((of, name) for name, of in STAND_INS.items())]
+        allowed = [argparse.Namespace, *((cls, name) for name, cls in STAND_INS.items())]
         with warnings.catch_warnings(), torch.serialization.safe_globals(allowed):
             warnings.simplefilter("ignore")  # torch warns of odd pickles before it refuses them
             content = torch.load(file, map_location="cpu", weights_only=True)
@@ -338,7 +338,9 @@ def read_weights(file: Path, network: int | None = None) -> Any:
     return content
 
 
-def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Backbone) -> Sorted:
+def _fit(
+    content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Backbone
+) -> SortedTensors:
     """Return the file's weights at the place where all names and shapes of the network are found.
 
     Names are tried as they are, then by the other names that the architecture's layers may have.
@@ -352,7 +354,7 @@ def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Bac
             key = shortened(printable(held.keys[path]), 80)
             raise UserError(f"{file} holds {kind} weights, first in {key}: save it as float32")
     places = places_in(held, sum(tensor.numel() for tensor in expected.values()))
-    best = Sorted("", {}, {}, {}, [])
+    best = SortedTensors("", {}, {}, {}, [])
     for naming in (_as_they_are, _numbered, _renamed, _converted):
         candidates = [
             sort(held, place, named, expected, classifiers)
@@ -390,7 +392,7 @@ def _unread(tensor: Tensor) -> str | None:
     return None if tensor.layout == torch.strided else str(tensor.layout).removeprefix("torch.")
 
 
-def _preferred(candidates: Sequence[Sorted], file: Path, name: str) -> Sorted:
+def _preferred(candidates: Sequence[SortedTensors], file: Path, name: str) -> SortedTensors:
     """Return the first of several networks of a file.
 
     Raises:
@@ -484,7 +486,9 @@ def _problems(
     weights: Mapping[str, Tensor], unknown: Collection[str], expected: Mapping[str, Tensor]
 ) -> str:
     """Describe what does not fit, at most two kinds of problems; empty where all fits."""
-    shapes, wanted = ({n: tuple(t.shape) for n, t in of.items()} for of in (weights, expected))
+    shapes, wanted = (
+        {n: tuple(t.shape) for n, t in tensors.items()} for tensors in (weights, expected)
+    )
     return problems(shapes, wanted, unknown)
 
 

@@ -47,7 +47,9 @@ def run(arguments: list[str], console: Console) -> None:
     groups: dict[str, tuple[str, ...]] = {"usual options": _USUAL}
     if kind:
         groups[f"settings of {protocol}"] = tuple(field.name for field in fields(kind))
-    parser = Parser(f"evaluate {named} CHECKPOINT", *_texts(protocol, is_known=bool(kind)), groups)
+    parser = Parser(
+        f"evaluate {named} CHECKPOINT", *_texts(protocol, has_settings=bool(kind)), groups
+    )
     parser.add_argument("protocol", type=str, help=", ".join(PROTOCOLS))
     parser.add_argument(
         "checkpoint",
@@ -69,9 +71,9 @@ def run(arguments: list[str], console: Console) -> None:
     )
 
 
-def _texts(protocol: str, is_known: bool) -> tuple[str, str]:
+def _texts(protocol: str, has_settings: bool) -> tuple[str, str]:
     """Return the description and the examples in the help of a protocol, or of all of them."""
-    if not is_known:
+    if not has_settings:
         width = max(map(len, _PROTOCOLS))
         rows = "\n".join(f"  {name:<{width}}  {about}" for name, about in _PROTOCOLS.items())
         how = f"{_EVALUATE}. --help after a protocol's name\nshows its settings, whose defaults are"

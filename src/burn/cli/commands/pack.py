@@ -50,27 +50,27 @@ def run(arguments: list[str], console: Console) -> str | None:
     checkpoint, out = expand(options.checkpoint), expand(options.out)
     head = None if options.head is None else expand(options.head)
     check_packing(checkpoint, out, head)  # before torch is imported
-    kept = None if options.results is None else expand(options.results) / "results.jsonl"
-    if kept:
-        append_results(kept, [])  # find out before packing whether it can be written
+    results_file = None if options.results is None else expand(options.results) / "results.jsonl"
+    if results_file:
+        append_results(results_file, [])  # find out before packing whether it can be written
     from burn.deploy.pack import pack
 
     done = pack(checkpoint, out, head)
     speed: dict[str, float] = {}
-    unkept: UserError | None = None
-    if kept:
+    write_error: UserError | None = None
+    if results_file:
         from burn.deploy.measured import pack_results
 
         results = pack_results(done, out, options.checkpoint)
         try:
-            append_results(kept, results)
+            append_results(results_file, results)
         except UserError as error:
-            unkept = error  # raised below, after the numbers are printed
+            write_error = error  # raised below, after the numbers are printed
         speed = {r.metric: r.value for r in results if r.metric == "milliseconds"}
     if options.json:
         print(json.dumps({**asdict(done), **speed, "out": options.out}))
-        if unkept:
-            raise unkept
+        if write_error:
+            raise write_error
         return None
     print(
         f"{done.bytes:,} bytes, {done.ratio:.1f} times less than the {done.float32_bytes:,} of its "
@@ -85,10 +85,10 @@ def run(arguments: list[str], console: Console) -> str | None:
             "its gates' weights are rounded to 16 bits: cosine to the features of before "
             f"{done.unrounded:.6f}"
         )
-    if kept:
-        added = "" if unkept else f", added to {kept}"
+    if results_file:
+        added = "" if write_error else f", added to {results_file}"
         print(f"{speed['milliseconds']:.3f} ms an image here on one thread{added}")
     print(f"-> {options.out}")
-    if unkept:
-        raise unkept
+    if write_error:
+        raise write_error
     return f"burn-engine run {shlex.quote(options.out)} photo.jpg"

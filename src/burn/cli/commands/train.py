@@ -148,8 +148,8 @@ class _Steps:
                 self._step("pack", *chosen)
             self._publish(out, work)
             # A fine-tuned network that was not packed would open the report.
-            told = ["pretrained", "linear", *(["tuned"] if is_better else [])]
-            paths = [str(self._work / name) for name in told if (work / name).exists()]
+            folders = ["pretrained", "linear", *(["tuned"] if is_better else [])]
+            paths = [str(self._work / name) for name in folders if (work / name).exists()]
             page = str(self._work / "report.html")
             self._step("report", *paths, "--with-model", str(self._out), "--out", page)
 

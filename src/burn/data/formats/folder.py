@@ -22,6 +22,7 @@ class Folder(ImageFiles):
 
     Args:
         path: The folder.
+        note: A line on the parts of the data that are read or left out.
 
     Attributes:
         root: The folder.

@@ -427,19 +427,19 @@ class _TarClasses:
 
     def __init__(self) -> None:
         self._texts: dict[bytes, int] = {}  # number of each different text
-        self._found: list[int] = []  # the number of each image's text, or UNLABELLED
+        self._text_of_image: list[int] = []  # the number of each image's text, or UNLABELLED
         self._group = b""
         self._images: dict[int, bytes] = {}  # of the group: row and name
         self._classes: dict[bytes, int] = {}  # of the group: key and text
         # Rows without a class so far, and hashes of their keys, since names take too much memory.
         self._waiting = array("q"), array("q")
         # Hashes of all keys that have a class, and its text, for images in other places of the tar.
-        self._known = array("q"), array("q")
+        self._class_keys = array("q"), array("q")
 
     def add_image(self, name: bytes) -> None:
         self._begin(name)
-        self._images[len(self._found)] = name
-        self._found.append(UNLABELLED)
+        self._images[len(self._text_of_image)] = name
+        self._text_of_image.append(UNLABELLED)
 
     def add_class(self, name: bytes, text: bytes) -> None:
         self._begin(name)
@@ -464,20 +464,20 @@ class _TarClasses:
                 self._waiting[0].extend(row for _ in keys)
                 self._waiting[1].extend(map(hash, keys))
             else:
-                self._found[row] = self._classes[key]
-        self._known[0].extend(map(hash, self._classes))
-        self._known[1].extend(self._classes.values())
+                self._text_of_image[row] = self._classes[key]
+        self._class_keys[0].extend(map(hash, self._classes))
+        self._class_keys[1].extend(self._classes.values())
         self._images, self._classes = {}, {}
 
     def labels(self, name: str) -> Labels | str:
         """Return the labels of the images, or why there are none; `name` is that of the tar."""
         self._end()
         wanted = set(self._waiting[1])
-        by_key = {key: text for key, text in zip(*self._known, strict=True) if key in wanted}
+        by_key = {key: text for key, text in zip(*self._class_keys, strict=True) if key in wanted}
         for row, key in zip(*self._waiting, strict=True):
-            if self._found[row] == UNLABELLED:
-                self._found[row] = by_key.get(key, UNLABELLED)
-        labels = np.array(self._found, dtype=np.int64)
+            if self._text_of_image[row] == UNLABELLED:
+                self._text_of_image[row] = by_key.get(key, UNLABELLED)
+        labels = np.array(self._text_of_image, dtype=np.int64)
         if not self._texts or (labels == UNLABELLED).all():
             if not self._texts:
                 return f"{name} has no .cls members"

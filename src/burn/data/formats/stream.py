@@ -156,8 +156,8 @@ class _Batches(Dataset[Batch]):
         following, reader = self._readers.pop(lane, (-1, None))
         if reader is None or following != number:
             blocks, batches = self._order.lane(epoch, lane)
-            own_batches = batches[number // _LANES :: workers // math.gcd(workers, _LANES)]
-            reader = _Reader(self._images, blocks, own_batches)
+            worker_batches = batches[number // _LANES :: workers // math.gcd(workers, _LANES)]
+            reader = _Reader(self._images, blocks, worker_batches)
         self._readers[lane] = number + math.lcm(workers, _LANES), reader
         items = [self._item(position, drawn) for position, drawn in reader.batch()]
         return collate(items, self._cached_shape)

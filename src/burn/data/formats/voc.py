@@ -119,7 +119,7 @@ class Voc:
         self.name, self.classes, self.skipped = name, classes, tuple(skipped)
         self._items = items
         position = {name: i for i, name in enumerate(classes)}
-        annotations, told = [], [repr(classes)]
+        annotations, described = [], [repr(classes)]
         self.presence = np.full((len(items), len(classes)), -1, dtype=np.int8)
         for presence, item in zip(self.presence, items, strict=True):
             objects = item.objects
@@ -137,9 +137,11 @@ class Voc:
             presence[annotation.labels] = 0
             presence[annotation.labels[~annotation.difficult]] = 1
             annotations.append(annotation)
-            told.append(f"{item.image.name} {item.size} {objects}")
+            described.append(f"{item.image.name} {item.size} {objects}")
         self.annotations = tuple(annotations)
-        self.fingerprint = digest(*told, file_contents([(i.image, i.image_bytes) for i in items]))
+        self.fingerprint = digest(
+            *described, file_contents([(i.image, i.image_bytes) for i in items])
+        )
 
     def __len__(self) -> int:
         return len(self._items)

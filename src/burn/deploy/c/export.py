@@ -254,23 +254,25 @@ def _compared(integers: IntegerNetwork, program: Program, size: int, packed: Pat
 
 
 def _check_fit(
-    made: ExportedC, packed: Path, flash: int | None, ram: int | None, smaller_maps: str
+    exported: ExportedC, packed: Path, flash: int | None, ram: int | None, smaller_maps: str
 ) -> None:
-    if flash is not None and made.flash > flash:
+    if flash is not None and exported.flash > flash:
         raise UserError(
-            f"{packed} needs {made.flash:,} bytes of flash ({made.constants:,} of constants, code "
-            f"of at most {made.code:,}), more than --flash {flash:,}: train a narrower network"
+            f"{packed} needs {exported.flash:,} bytes of flash ({exported.constants:,} of "
+            f"constants, code of at most {exported.code:,}), more than --flash {flash:,}: train a "
+            "narrower network"
         )
-    if ram is not None and made.ram_by_rows > ram:
+    if ram is not None and exported.ram_by_rows > ram:
         smaller = "a smaller --image-size or a narrower network"
         learned = ""
-        if made.classes:
-            learned = f"classes {made.classes:,}, "
+        if exported.classes:
+            learned = f"classes {exported.classes:,}, "
             smaller = f"fewer --classes-on-device, {smaller}"
         raise UserError(
-            f"{packed} needs {made.ram_by_rows:,} bytes of RAM (arena {made.arena:,}, rows of the "
-            f"image {made.image_rows:,}, scores {made.scores:,}, {learned}stack at most "
-            f"{made.stack:,}), more than --ram {ram:,}: give {smaller_maps}{smaller}"
+            f"{packed} needs {exported.ram_by_rows:,} bytes of RAM (arena {exported.arena:,}, "
+            f"rows of the image {exported.image_rows:,}, scores "
+            f"{exported.scores:,}, {learned}stack at most {exported.stack:,}), more than --ram "
+            f"{ram:,}: give {smaller_maps}{smaller}"
         )
 
 

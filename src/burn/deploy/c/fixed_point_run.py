@@ -32,11 +32,7 @@ def run_integers(
     assert isinstance(first, Convolution)
     x = _run_stem(network.stem, first.stride, images)
     outputs = [x]
-    binary = [
-        binary_layer
-        for binary_layer in program.layers
-        if isinstance(binary_layer, BinaryConvolution)
-    ]
+    binary = [layer for layer in program.layers if isinstance(layer, BinaryConvolution)]
     for layer, stored in zip(network.layers, binary, strict=True):
         x = _run_layer(layer, stored, x)
         outputs.append(x)

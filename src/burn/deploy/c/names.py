@@ -7,7 +7,7 @@ import re
 from burn.core.errors import UserError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
-_OWN = re.compile(r"\b(network|NETWORK)(_\w+)")
+_NETWORK_NAME = re.compile(r"\b(network|NETWORK)(_\w+)")
 _COMMENT_OR_STRING = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 # Of the C standard, POSIX, glibc, newlib and picolibc: `gcc -I` finds NAME.h before these.
 _HEADERS = """
@@ -61,9 +61,9 @@ def require_no_clash(name: str, code: str) -> None:
         UserError: NAME with an ending that the code has after `network` is also in the code.
     """
     bare = _COMMENT_OR_STRING.sub(" ", code)
-    others = set(re.findall(r"\b[A-Za-z_]\w*", _OWN.sub(" ", bare)))
-    own_names = {renamed(match.group(), name) for match in _OWN.finditer(bare)}
-    if clashes := sorted(own_names & others):
+    others = set(re.findall(r"\b[A-Za-z_]\w*", _NETWORK_NAME.sub(" ", bare)))
+    network_names = {renamed(match.group(), name) for match in _NETWORK_NAME.finditer(bare)}
+    if clashes := sorted(network_names & others):
         raise UserError(
             f"--name {name!r} would make {clashes[0]}, which has another meaning in the C code: "
             "give another --name"

@@ -58,7 +58,7 @@ def keep_confusion(
             f"{NAME} is not kept: {len(classes)} classes, more than {MOST_CLASSES}"
         )
         return
-    kept = {
+    content = {
         "protocol": protocol,
         "metric": metric,
         **context.about_in(context.out),
@@ -66,4 +66,4 @@ def keep_confusion(
         "counts": confusion(scores, labels).tolist(),
     }
     path = context.out / NAME
-    context.keep(lambda: write_text(path, json.dumps(kept) + "\n"))
+    context.keep(lambda: write_text(path, json.dumps(content) + "\n"))

@@ -57,20 +57,20 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
     assert bank.labels is not None
     assert queries.labels is not None
     classes = context.class_names
-    asked = _readable(context.test, spread(queries, len(context.test)))
-    if not asked:
+    query_tiles = _readable(context.test, spread(queries, len(context.test)))
+    if not query_tiles:
         context.notes.append(
             f"neighbours are not kept: the images of {context.test.name} cannot be read any more"
         )
         return
     # searchsorted needs the positions to ascend, which they do
-    rows_of = np.searchsorted(queries.positions.numpy(), np.array(sorted(asked)))
+    rows_of = np.searchsorted(queries.positions.numpy(), np.array(sorted(query_tiles)))
     rows_of = rows_of[np.argsort(queries.labels.numpy()[rows_of], kind="stable")]
     cosines, nearest = nearest_rows(bank.values, queries.values[rows_of], NEAREST + _SPARE)
     near = bank.positions[nearest]
-    shown = tiles(context.train, near[:, :NEAREST].flatten().tolist())
-    if len(shown) < len(near[:, :NEAREST].unique()):
-        shown |= tiles(context.train, near[:, NEAREST:].flatten().tolist())
+    neighbour_tiles = tiles(context.train, near[:, :NEAREST].flatten().tolist())
+    if len(neighbour_tiles) < len(near[:, :NEAREST].unique()):
+        neighbour_tiles |= tiles(context.train, near[:, NEAREST:].flatten().tolist())
     rows: list[dict[str, Any]] = []
     for number, row in enumerate(rows_of.tolist()):
         entries = [
@@ -81,7 +81,7 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
                 cosines[number].tolist(),
                 strict=True,
             )
-            if position in shown
+            if position in neighbour_tiles
         ]
         rows.append(
             {
@@ -91,7 +91,7 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
             }
         )
     text, picture = _files(context)
-    kept = {
+    content = {
         **context.about_in(text.parent),
         "classes": list(classes),
         "side": SIDE,
@@ -102,7 +102,7 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
         "picture": picture.name,
         "rows": rows,
     }
-    grid = draw(rows, asked, shown)
+    grid = draw(rows, query_tiles, neighbour_tiles)
 
     def write() -> None:
         text.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
             picture,
             lambda beside: grid.save(beside, "JPEG", quality=88, subsampling=0, optimize=True),
         )
-        write_text(text, json.dumps(kept) + "\n")
+        write_text(text, json.dumps(content) + "\n")
 
     context.keep(write)
 

@@ -137,17 +137,17 @@ def _best_matches(
     overlaps = [np.zeros(0)]
     matches = [np.zeros(0, dtype=np.int64)]
     before = 0
-    for detected, real in zip(detections, truth, strict=True):
-        if len(real.labels):
-            overlap = _overlap(detected.boxes, real.boxes)
-            overlap[detected.labels[:, None] != real.labels] = 0
+    for detected, annotation in zip(detections, truth, strict=True):
+        if len(annotation.labels):
+            overlap = _overlap(detected.boxes, annotation.boxes)
+            overlap[detected.labels[:, None] != annotation.labels] = 0
             best = overlap.argmax(axis=1)
             overlaps.append(overlap[np.arange(len(best)), best])
             matches.append(best + before)
         else:
             overlaps.append(np.zeros(len(detected.labels)))
             matches.append(np.zeros(len(detected.labels), dtype=np.int64))
-        before += len(real.labels)
+        before += len(annotation.labels)
     return np.concatenate(overlaps), np.concatenate(matches)
 
 

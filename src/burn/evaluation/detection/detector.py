@@ -62,7 +62,7 @@ class Detector(nn.Module):
         self, backbone: Backbone, num_classes: int, config: DetectorConfig, *, bfloat16: bool
     ) -> None:
         super().__init__()
-        self.backbone, self._reduced = backbone, bfloat16
+        self.backbone, self._bfloat16 = backbone, bfloat16
         with torch.no_grad():
             device = next(backbone.parameters()).device
             probe = torch.zeros(1, 3, 64, 64, dtype=torch.uint8, device=device)
@@ -110,11 +110,11 @@ class Detector(nn.Module):
             Detections, which have `boxes`, `labels` and `scores`, in eval mode; and losses by name
             in training mode.
         """
-        with torch.autocast(images.pixels.device.type, torch.bfloat16, enabled=self._reduced):
+        with torch.autocast(images.pixels.device.type, torch.bfloat16, enabled=self._bfloat16):
             features = {"0": self.backbone.trunk(images.pixels)}
         features = {"0": features["0"].float()}
-        listed = ImageList(images.pixels, images.sizes)
-        proposals, proposal_losses = self.proposals(listed, features, targets)
+        image_list = ImageList(images.pixels, images.sizes)
+        proposals, proposal_losses = self.proposals(image_list, features, targets)
         detections, region_losses = self.regions(features, proposals, images.sizes, targets)
         return detections, {**proposal_losses, **region_losses}
 
@@ -183,8 +183,8 @@ def region_losses(
     """
     positive = torch.where(labels > 0)[0]
     predicted = boxes.reshape(len(boxes), -1, 4)[positive, labels[positive]]
-    apart = F.l1_loss(predicted, targets[positive], reduction="sum")
-    return F.cross_entropy(scores, labels), apart / max(1, len(labels))
+    box_loss = F.l1_loss(predicted, targets[positive], reduction="sum")
+    return F.cross_entropy(scores, labels), box_loss / max(1, len(labels))
 
 
 class _RegionPool(nn.Module):

@@ -183,7 +183,7 @@ def _trained(
             raise
         except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
             raise UserError(f"{path} is damaged: remove it to train again") from error
-    began, told = time.perf_counter(), len(context.notes)
+    began, num_notes = time.perf_counter(), len(context.notes)
     if processes.count > 1 and context.device.type == "cuda":
         synchronize_norms(detector)
     elif processes.count > 1:
@@ -196,7 +196,7 @@ def _trained(
         weights = {name: t.cpu().contiguous() for name, t in detector.state_dict().items()}
         if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
             raise UserError("detection diverged in its last iterations: lower --lr")
-        notes = json.dumps(context.notes[told:])
+        notes = json.dumps(context.notes[num_notes:])
         about = {"key": key, "seconds": f"{seconds:.3f}", "notes": notes}
         if context.keep(lambda: write_beside(path, lambda to: save_file(weights, to, about))):
             files.finish(keep=False)
@@ -345,8 +345,8 @@ class _Course(Callback):
         loss = float(loop.learner.loss)
         if loop.processes.all_reduce_max(float(not math.isfinite(loss))):
             loop.processes.fail(f"detection diverged at iteration {loop.step - 1}: lower --lr")
-        told = f"detection, loss {loss:.2f}"
-        self._progress.update(self._bar, completed=loop.step, description=told)
+        text = f"detection, loss {loss:.2f}"
+        self._progress.update(self._bar, completed=loop.step, description=text)
         now = time.perf_counter()
         if now - self._printed > _KEEP_EVERY and loop.processes.is_main:
             self._printed = now

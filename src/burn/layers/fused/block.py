@@ -37,12 +37,12 @@ class FusedBlock(torch.autograd.Function):
         x, dtype, parts = launch.as_rows(x), convolution_dtype(x), parted(parameters, halves)
         ctx.halves = halves
         ctx.counts = []  # of each half: the values of a channel in all processes, or None
-        kept = [x]
+        saved = [x]
         signs = launch.sign_map(x, parts[0][0], dtype)
         for i, (half, tensors) in enumerate(zip(halves, parts, strict=True)):
             y = _convolved(half, signs, tensors[1])
             norm, count = _normalization(half, y, tensors)
-            kept += [y, norm.mean, norm.inverse_std]
+            saved += [y, norm.mean, norm.inverse_std]
             ctx.counts.append(count)
             stride = half.convolution.stride
             if i + 1 < len(halves):
@@ -52,7 +52,7 @@ class FusedBlock(torch.autograd.Function):
                 )
             else:
                 x = launch.activated(y, x, norm, tensors[4:], stride)
-        ctx.save_for_backward(*kept, *parameters)
+        ctx.save_for_backward(*saved, *parameters)
         return x
 
     @staticmethod
@@ -120,8 +120,8 @@ def _normalization(
     mean, variance, inverse_std = statistics.unbind()
     if not half.synchronizes:
         return launch.Norm(scale, mean, inverse_std, gain, bias), None
-    own_count = mean.new_full((1,), y.numel() // y.shape[1])
-    mean, variance, count = shared_statistics(torch.cat([mean, variance, own_count]), half.norm)
+    local_count = mean.new_full((1,), y.numel() // y.shape[1])
+    mean, variance, count = shared_statistics(torch.cat([mean, variance, local_count]), half.norm)
     return launch.Norm(scale, mean, (variance + half.norm.eps).rsqrt(), gain, bias), count
 
 

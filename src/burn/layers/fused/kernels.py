@@ -56,8 +56,8 @@ def _shortcut(
         for right in tl.static_range(2):
             pixel = (image * height + top + down) * width + left + right
             there = inside & ((top + down < height) & (left + right < width))[:, None]
-            found = tl.load(x + _offsets(pixel, columns, x_channels), mask=there, other=0.0)
-            total += found.to(ACC)
+            pixels = tl.load(x + _offsets(pixel, columns, x_channels), mask=there, other=0.0)
+            total += pixels.to(ACC)
     number = tl.minimum(height - top, 2) * tl.minimum(width - left, 2)
     return total / number.to(ACC)[:, None]
 
@@ -128,7 +128,7 @@ def statistics(
 
 @triton.jit
 def merge(
-    partial, found, running_mean, running_var, num_rows, channels, chunk, num_chunks,
+    partial, statistics, running_mean, running_var, num_rows, channels, chunk, num_chunks,
     EPS: tl.constexpr, MOMENTUM: tl.constexpr, UPDATES: tl.constexpr,
     BLOCK_CHUNKS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
@@ -146,12 +146,12 @@ def merge(
     numbers = tl.maximum(tl.minimum(num_rows - chunks * chunk, chunk), 0).to(ACC)[:, None]
     count = (num_rows + tl.zeros(columns.shape, tl.int32)).to(ACC)
     mean = tl.sum(means * numbers, axis=0) / count
-    apart = means - mean[None, :]
-    square = tl.sum(tl.where(inside, squares + apart * apart * numbers, 0.0), axis=0)
+    distance = means - mean[None, :]
+    square = tl.sum(tl.where(inside, squares + distance * distance * numbers, 0.0), axis=0)
     variance = square / count
-    tl.store(found + columns, mean, mask=present)
-    tl.store(found + channels + columns, variance, mask=present)
-    tl.store(found + 2 * channels + columns, 1.0 / tl.sqrt(variance + EPS), mask=present)
+    tl.store(statistics + columns, mean, mask=present)
+    tl.store(statistics + channels + columns, variance, mask=present)
+    tl.store(statistics + 2 * channels + columns, 1.0 / tl.sqrt(variance + EPS), mask=present)
     if UPDATES:
         old = tl.load(running_mean + columns, mask=present, other=0.0).to(ACC)
         new = old + MOMENTUM * (mean - old)

@@ -91,7 +91,7 @@ class BurnConfig:
             raise UserError("burn.similarity_of logits needs a classifier: set burn.classifier")
 
     def without_effect(self) -> dict[str, str]:
-        """Return the settings that nothing reads beside the others, and why, such as a setting."""
+        """Return the settings without effect, each with the setting that is the cause."""
         unread = {"cosine": (), "constant": ("lam_start",), "heaviside": ("lam_start", "lam_end")}
         reasons: dict[str, str] = dict.fromkeys(unread[self.lam], f"burn.lam {self.lam}")
         if self.classifier == "none":

@@ -35,7 +35,7 @@ class S2bnnConfig:
         check_contrast("s2bnn", self)
 
     def without_effect(self) -> dict[str, str]:
-        """Return the settings that nothing reads beside the others, and why, such as a setting."""
+        """Return the settings without effect, each with the setting that is the cause."""
         if self.contrastive:
             return {}
         return dict.fromkeys(("queue", "momentum", "shuffle_groups"), "s2bnn.contrastive 0")

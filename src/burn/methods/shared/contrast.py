@@ -124,9 +124,8 @@ class ShuffledEncoder(nn.Module):
         # on with them.
         self.register_buffer("seed", torch.randint(2**40, ()))
         self.register_buffer("count", torch.tensor(0))
-        self._place: int | None = (
-            None  # seed + count, once they were read: a GPU must be waited for
-        )
+        # seed + count, once they were read: a GPU must be waited for.
+        self._place: int | None = None
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)

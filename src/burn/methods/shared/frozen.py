@@ -54,7 +54,7 @@ class FrozenTarget(nn.Module):
         self.head = head
         self.num_features = backbone.num_features
         self.keep: Keep | None = None
-        self.asked = self.made = 0
+        self.num_given = self.num_computed = 0
         self._batch_norm = batch_norm
         self._folded: tuple[object, Callable[[Tensor], Tensor] | None] = (None, None)
         self._late = None if isinstance(backbone, Backbone) else backbone
@@ -105,8 +105,8 @@ class FrozenTarget(nn.Module):
         """
         teacher_views = batch.teacher_views
         cached = batch.cached
-        self.asked += len(batch.indices)
-        self.made += len(batch.indices if cached is None else cached.missing)
+        self.num_given += len(batch.indices)
+        self.num_computed += len(batch.indices if cached is None else cached.missing)
         if cached is None:
             return self(teacher_views[view] if teacher_views else batch.views[view])
         values, missing = cached.values[view], cached.missing

@@ -54,8 +54,8 @@ class Standardize(nn.Module):
     def _merge(self, number: Tensor, mean: Tensor, square: Tensor) -> None:
         """Add the statistics of further images: their number, mean, and squares around it."""
         total = self.count + number
-        apart = mean - self.mean
+        shift = mean - self.mean
         self.square += square
-        self.square += apart.square() * (self.count * number / total)
-        self.mean += apart * (number / total)
+        self.square += shift.square() * (self.count * number / total)
+        self.mean += shift * (number / total)
         self.count.copy_(total)

@@ -144,10 +144,10 @@ class Run:
     @property
     def num_stages(self) -> int:
         """The number of stages that it is to have."""
-        told = next((number(s.meta, "num_stages") for s in self.stages if s.meta), None)
-        if told is None:
-            told = number(self.recipe, "stages")
-        return max(int(told or 1), len(self.stages))
+        stages = next((number(s.meta, "num_stages") for s in self.stages if s.meta), None)
+        if stages is None:
+            stages = number(self.recipe, "stages")
+        return max(int(stages or 1), len(self.stages))
 
     @property
     def finished(self) -> bool:
@@ -184,16 +184,16 @@ class Run:
         seen, of = number(meta, "images_seen"), number(meta, "steps")
         if seen is not None and of:
             return round(seen / of * steps)
-        told = number(meta, "images_per_step")
-        if told is not None:
-            return int(told * steps)
+        images_per_step = number(meta, "images_per_step")
+        if images_per_step is not None:
+            return int(images_per_step * steps)
         batch = number(self.recipe, "batch_size")
         return None if batch is None else int(min(batch, self.images or batch) * steps)
 
 
 @dataclass(frozen=True)
-class FoundResult:
-    """A result and where it was found.
+class LocatedResult:
+    """A result and where it lies.
 
     Attributes:
         result: The result.
@@ -299,11 +299,11 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Everything that was found, in the order in which the folders were given."""
+    """Everything that was read, in the order in which the folders were given."""
 
     folders: tuple[Path, ...]
     runs: tuple[Run, ...] = ()
-    found_results: tuple[FoundResult, ...] = ()
+    results: tuple[LocatedResult, ...] = ()
     confusions: tuple[Confusion, ...] = ()
     neighbours: tuple[Neighbours, ...] = ()
     detected: tuple[Detected, ...] = ()

@@ -64,7 +64,7 @@ DATASETS = {
 }
 
 
-def is_known(data: Any) -> bool:
+def can_be_compared(data: Any) -> bool:
     """Return whether a result's `data` says enough to compare it with a data set."""
     return all(number(data, name) is not None for name in ("num_classes", *_COUNTS))
 
@@ -76,7 +76,7 @@ def difference(data: Any, dataset: str) -> str:
     """Describe how a result's images differ from a data set of the paper, or return "".
 
     Args:
-        data: `data` of a result, for which `is_known` holds.
+        data: `data` of a result, for which `can_be_compared` holds.
         dataset: Name of the data set in `paper.csv`.
     """
     wanted = DATASETS[dataset]

@@ -21,9 +21,9 @@ from burn.report.load.contents import (
     Analysis,
     Confusion,
     Detected,
-    FoundResult,
     Gathered,
     Group,
+    LocatedResult,
     Neighbour,
     Neighbours,
     Rows,
@@ -108,7 +108,7 @@ class _Finder:
 
     tell: Callable[[str], None]
     runs: dict[Path, Run] = field(default_factory=dict)
-    found_results: list[FoundResult] = field(default_factory=list)
+    results: list[LocatedResult] = field(default_factory=list)
     confusions: list[Confusion] = field(default_factory=list)
     neighbours: list[Neighbours] = field(default_factory=list)
     detected: list[Detected] = field(default_factory=list)
@@ -145,7 +145,7 @@ class _Finder:
             if (count := stage.metrics.torn + stage.gradients.torn + stage.layers.torn)
         ]
         origins = Origins(self.runs.values())
-        located = with_same_images([origins.located(result) for result in self.found_results])
+        located = with_same_images([origins.located(result) for result in self.results])
         return Gathered(
             folders,
             tuple(self.runs.values()),
@@ -200,29 +200,31 @@ class _Finder:
                 )
             )
         views = folder / "views.jpg"
-        picture = read_bytes(views, MOST_PICTURE) if is_there(views) and self._note(views) else None
+        picture = (
+            read_bytes(views, MOST_PICTURE) if is_there(views) and self._record(views) else None
+        )
         self.runs[key] = Run(folder, about, tuple(stages), chosen, picture)
 
     def _results(self, file: Path, group: Path | None) -> bool:
         if not is_there(file):
             return False
-        if self._note(file):
+        if self._record(file):
             for result in read_result_lines(file):
-                self.found_results.append(FoundResult(result, file.parent, group))
+                self.results.append(LocatedResult(result, file.parent, group))
         return True
 
     def _evaluation(self, folder: Path) -> bool:
         has_content = self._results(folder / "results.jsonl", None)
         file = folder / "confusion.json"
-        if is_there(file) and self._note(file):
+        if is_there(file) and self._record(file):
             self.confusions.append(_confusion(folder, read_object(file)))
             has_content = True
         for file in _neighbours_files(folder):
-            if self._note(file):
+            if self._record(file):
                 self.neighbours.append(_neighbours(file, read_object(file)))
                 has_content = True
         file = folder / "detections.png"
-        if is_there(file) and self._note(file):
+        if is_there(file) and self._record(file):
             self.detected.append(Detected(folder, read_bytes(file, MOST_PICTURE)))
             has_content = True
         return has_content
@@ -231,18 +233,18 @@ class _Finder:
         names = sorted({f.stem for f in folder.iterdir() if f.suffix in (".svg", ".md")})
         figures = []
         for name in names:
-            picture, words_of = folder / f"{name}.svg", folder / f"{name}.md"
+            picture, text_file = folder / f"{name}.svg", folder / f"{name}.md"
             svg = read_bytes(picture, MOST_TEXT) if is_there(picture) else None
             text = (
-                read_bytes(words_of, MOST_TEXT).decode(errors="replace")
-                if (is_there(words_of))
+                read_bytes(text_file, MOST_TEXT).decode(errors="replace")
+                if is_there(text_file)
                 else ""
             )
             if svg is None and len(names) > 1 and not text.strip():
                 continue
-            for file in (picture, words_of):
+            for file in (picture, text_file):
                 if is_there(file):
-                    self._note(file)
+                    self._record(file)
             figures.append((name, svg, text))
         if figures and any(svg is not None for _, svg, _ in figures):
             self.analyses.append(Analysis(folder, tuple(figures)))
@@ -250,22 +252,22 @@ class _Finder:
         return False
 
     def _json(self, file: Path) -> Mapping[str, Any]:
-        self._note(file)
+        self._record(file)
         return read_object(file)
 
     def _rows(self, file: Path, texts: tuple[str, ...]) -> Rows:
         if not is_there(file):
             return Rows()
-        self._note(file)
+        self._record(file)
         return read_rows(file, texts)
 
-    def _note(self, file: Path) -> bool:
+    def _record(self, file: Path) -> bool:
         """Record a file, and return whether it is new."""
         key = file.resolve()
         if key in self.files:
             return False
         self.files[key] = file
-        self.tell(f"reading: {len(self.files):,} files, {len(self.found_results):,} results")
+        self.tell(f"reading: {len(self.files):,} files, {len(self.results):,} results")
         return True
 
 
@@ -286,18 +288,18 @@ def settings_of(result: Result) -> dict[str, Any]:
     return {k: v for k, v in result.settings.items() if k not in _OUTCOMES | chosen}
 
 
-def _newest(found_results: Iterable[FoundResult]) -> list[FoundResult]:
+def _newest(results: Iterable[LocatedResult]) -> list[LocatedResult]:
     """Keep the last of repeated numbers, in the place of the first.
 
     Numbers of different campaigns are never repetitions: two campaigns evaluate the same teacher,
     each for its own tables.
     """
-    kept: dict[tuple[str, ...], FoundResult] = {}
-    for found_result in found_results:
-        r = found_result.result
+    kept: dict[tuple[str, ...], LocatedResult] = {}
+    for result in results:
+        r = result.result
         settings = json.dumps(settings_of(r), sort_keys=True, default=str)
         key = (
-            str(found_result.group),
+            str(result.group),
             r.protocol,
             r.metric,
             r.model,
@@ -307,7 +309,7 @@ def _newest(found_results: Iterable[FoundResult]) -> list[FoundResult]:
             str(r.seed),
             settings,
         )
-        kept[key] = found_result
+        kept[key] = result
     return list(kept.values())
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from burn.core.paths import is_there
 from burn.core.results import Result
-from burn.report.load.contents import FoundResult, Run
+from burn.report.load.contents import LocatedResult, Run
 from burn.report.load.values import number, words
 
 _STAGE = re.compile(r"stage(\d)(\.safetensors)?")
@@ -61,19 +61,17 @@ class Origins:
         nearest = [place for place, count in near.items() if count == max(near.values())]
         return self._by_folder[nearest[0]] if len(nearest) == 1 else None
 
-    def located(self, found_result: FoundResult) -> FoundResult:
+    def located(self, result: LocatedResult) -> LocatedResult:
         """Return a result with its run and with the run's present place as its checkpoint.
 
         A result in a campaign's folder is of the run in which it lies.
         """
-        r = found_result.result
-        run = self._by_folder.get(found_result.folder) if found_result.group else None
+        r = result.result
+        run = self._by_folder.get(result.folder) if result.group else None
         run = run or self.find(r.checkpoint, r.training)
         if run is None:
-            return found_result
-        return replace(
-            found_result, result=replace(r, checkpoint=place_in(run, r.checkpoint)), run=run
-        )
+            return result
+        return replace(result, result=replace(r, checkpoint=place_in(run, r.checkpoint)), run=run)
 
 
 def place_in(run: Run, checkpoint: str) -> str:
@@ -94,9 +92,9 @@ def stage_in(checkpoint: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def common_names(one: Path | str, other: Path | str) -> int:
+def common_names(first: Path | str, second: Path | str) -> int:
     """Return how many names at the end of two paths are equal."""
-    pairs = zip(reversed(Path(one).parts), reversed(Path(other).parts), strict=False)
+    pairs = zip(reversed(Path(first).parts), reversed(Path(second).parts), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
@@ -118,7 +116,7 @@ def _may_be_of(run: Run, training: Any) -> bool:
     return any((s.number, s.steps) == (stage, steps) for s in run.stages)
 
 
-def with_same_images(results: Sequence[FoundResult]) -> list[FoundResult]:
+def with_same_images(results: Sequence[LocatedResult]) -> list[LocatedResult]:
     """Return results with one name for the same images, which may have been moved or renamed.
 
     Images are the same if everything that is known of them is: classes, numbers and fingerprints.

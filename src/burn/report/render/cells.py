@@ -61,7 +61,7 @@ def signed(value: float) -> str:
     return text if text == "0.0" else f"{'+' if value > 0 else '−'}{text}"
 
 
-def told(text: str, value: float | str | None) -> str:
+def filled(text: str, value: float | str | None) -> str:
     """Return a text with a value in it, or "" where there is none."""
     return "" if value in (None, "") else text.format(value)
 

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from burn.core.errors import printable
 from burn.report.load.values import dig, number, short_path, words
-from burn.report.render.cells import duration, joined, percent, told
+from burn.report.render.cells import duration, filled, joined, percent
 
 
 @lru_cache(maxsize=1)
@@ -27,7 +27,7 @@ def environment() -> Environment:
     )
     made.filters |= {"short": short_path, "unbroken": unbroken, "percent": percent}
     made.filters["drawn"] = Markup  # only for our own charts, which escape their texts
-    called = (dig, duration, joined, number, told, words)
+    called = (dig, duration, joined, number, filled, words)
     made.globals |= {function.__name__: function for function in called}
     return made
 

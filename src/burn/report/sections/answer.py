@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from burn.report.load.contents import Gathered, Group, Run
 from burn.report.load.values import dig, number, words
 from burn.report.model import BARELY, Network, Number, Verdict, kind_beside, training_of
-from burn.report.render.cells import duration, joined, percent, size, told
+from burn.report.render.cells import duration, filled, joined, percent, size
 from burn.report.render.tables import number_name
 from burn.report.render.templates import sentence
 from burn.report.sections.campaigns import default_variant, of_group
@@ -114,7 +114,7 @@ def _evaluated(answer: Verdict, network: Network, number: Number, gathered: Gath
     last = number.results[-1]
     command = ""
     if number.protocol == "knn":
-        folder = next(j.folder for j in gathered.found_results if j.result == last)
+        folder = next(item.folder for item in gathered.results if item.result == last)
         out = "evaluated" if any(run.folder == folder for run in gathered.runs) else str(folder)
         command = shlex.join(
             ["burn", "evaluate", "knn", network.checkpoint, "--random-init",
@@ -154,7 +154,7 @@ def _ablated(answer: Verdict, number: Number, group: Group, mine: Sequence[Netwo
 
 
 def _students(mine: Sequence[Network], number: Number) -> list[tuple[Network, Number]]:
-    """Return the networks with binary layers with a number like `number`, and that."""
+    """Return each network with binary layers that has a number like `number`, and its number."""
     kinds = ("binary", "half")
     return [
         (network, n) for network in mine if network.kind in kinds and (n := network.like(number))
@@ -198,8 +198,8 @@ def watched_of(run: Run) -> tuple[str, str]:
         if number(stage.meta, "monitor", "knn") is not None:
             images = number(stage.meta, "monitor", "knn_images")
             chance = number(stage.meta, "monitor", "knn_chance")
-            where = told(", where chance is {:.1f} %", None if chance is None else 100 * chance)
-            return told("{:,.0f}", images) or "a few", where
+            where = filled(", where chance is {:.1f} %", None if chance is None else 100 * chance)
+            return filled("{:,.0f}", images) or "a few", where
     return "a few", ""
 
 
@@ -230,7 +230,7 @@ def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
         for n in (number, linear if linear is not number else None):
             if n is not None:
                 seeds = f"{len(n.results)} seeds" if len(n.results) > 1 else ""
-                largest = told("largest class {:.1f} %", n.largest_class)
+                largest = filled("largest class {:.1f} %", n.largest_class)
                 small = joined(n.plus_minus, seeds, largest)
                 chosen.append(Tile(percent(n.mean), "%", whose + n.label, small))
     elif run is not None and (knn := watched(run)) is not None:

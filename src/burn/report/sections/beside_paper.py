@@ -8,10 +8,10 @@ from typing import Any
 
 from burn.paper import numbers as paper
 from burn.report.load.contents import Group, Run
-from burn.report.load.datasets import difference, is_known
+from burn.report.load.datasets import can_be_compared, difference
 from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import Network, Number, Verdict
-from burn.report.render.cells import DASH, Cell, Table, cell, joined, setting, signed, told
+from burn.report.render.cells import DASH, Cell, Table, cell, filled, joined, setting, signed
 
 _OTHER_DATA = "other data"
 _UNKNOWN = ("its pretraining was not given: name its run folder too",)
@@ -55,7 +55,7 @@ def beside_paper(
             continue
         for n in network.numbers:
             figure = _figure(network, n)
-            if figure is not None and not is_known(_data(n)):
+            if figure is not None and not can_be_compared(_data(n)):
                 unknown.setdefault(network.name, []).append(n.label)
             elif figure or (n.protocol == "knn" and network is answer.network):
                 rows.append(_Row(network, n, figure))
@@ -83,7 +83,7 @@ def beside_paper(
     numbers = frozenset({2, 3, 4})
     return {
         "training": same,
-        "own": ours,
+        "differences": ours,
         "evaluating": [(", ".join(labels), marks) for marks, labels in evaluating.items()],
         "table": Table("Here and in the paper", columns, cells, numbers) if cells else None,
         "note": _unknown_note(unknown),
@@ -150,7 +150,7 @@ def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:
     if figure is not None:
         same_base = figure.pretrained_on == _base(row.network)
         other = "" if same_base else paper.NAMES[figure.pretrained_on]
-        method, std = paper.METHODS[figure.method], told("± {:g}", figure.std)
+        method, std = paper.METHODS[figure.method], filled("± {:g}", figure.std)
         paper_cell = cell(figure.value, "{:g}", small=joined(method, std, other, by=" · "))
         gap = n.mean - figure.value
         style = ("good" if gap >= 0 else "bad") if alike else "unlike"
@@ -173,7 +173,7 @@ def _marks(run: Run | None, base: str) -> tuple[str, ...]:
     images, wanted = run.images, paper.IMAGES[base]
     if images is None or abs(images - wanted) > 0.02 * wanted:
         yours = short_path(words(run.about, "data", "name")) or "unknown"
-        yours += told(", {:,} images", images)
+        yours += filled(", {:,} images", images)
         marks.append(f"{_OTHER_DATA} (yours: {yours}; paper: {paper.NAMES[base]}, {wanted:,})")
     seen = run.images_seen
     budget = paper.EPOCHS * wanted * 2  # two stages

@@ -10,7 +10,7 @@ from burn.paper import numbers as paper
 from burn.report.load.contents import Group, Run
 from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import Network, colour_of
-from burn.report.render.cells import DASH, Cell, Table, cell, duration, joined, setting, told
+from burn.report.render.cells import DASH, Cell, Table, cell, duration, filled, joined, setting
 from burn.report.render.charts import Chart, Dot, dots, scatter, small
 from burn.report.sections.training_curves import by_stage
 
@@ -80,9 +80,9 @@ def group_note(group: Group) -> str:
         named = (("lr", "learning rate"), ("epochs", "epochs"), ("augment", "augmentation"))
         parts = [f"{said} {setting(linear[name])}" for name, said in named if name in linear]
     text = joined(
-        told("each saw {:,.0f} images in all its stages", number(about, "budget")),
-        told("learned from {}", short_path(words(about, "data"))),
-        told("evaluated on {}", short_path(words(about, "test"))),
+        filled("each saw {:,.0f} images in all its stages", number(about, "budget")),
+        filled("learned from {}", short_path(words(about, "data"))),
+        filled("evaluated on {}", short_path(words(about, "test"))),
         "" if parts is None else f"linear evaluation with {', '.join(parts)}",
         by="; ",
     )

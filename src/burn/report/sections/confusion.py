@@ -6,7 +6,7 @@ from typing import Any
 
 from burn.report.load.contents import Confusion
 from burn.report.load.values import short_path
-from burn.report.render.cells import Cell, Table, cell, joined, percent, told
+from burn.report.render.cells import Cell, Table, cell, filled, joined, percent
 from burn.report.render.charts import Dot, dots
 from burn.report.render.tables import number_name
 
@@ -64,7 +64,7 @@ def confusion_part(confusion: Confusion, key: str) -> dict[str, Any]:
         )
     protocol = number_name(confusion.protocol, "").strip()
     names = joined(confusion.model, protocol)
-    where = told(" on {}", short_path(confusion.test))
+    where = filled(" on {}", short_path(confusion.test))
     accuracy = "no image"
     if total:
         accuracy = f"{percent(100 * right / total)} % of {total:,} images right"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from burn.core.results import Result
 from burn.report.load.contents import Gathered
 from burn.report.load.values import finite, number, short_path, words
-from burn.report.render.cells import Cell, Table, cell, joined, size, told
+from burn.report.render.cells import Cell, Table, cell, filled, joined, size
 
 
 def packs(gathered: Gathered) -> list[tuple[str, Result, dict[str, float]]]:
@@ -14,8 +14,8 @@ def packs(gathered: Gathered) -> list[tuple[str, Result, dict[str, float]]]:
     The result is that of the time, if there is one, because it says on what it was measured.
     """
     by_file: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
-    for j in gathered.found_results:
-        r = j.result
+    for item in gathered.results:
+        r = item.result
         if r.protocol == "pack" and finite(r.value) is not None:
             entry = by_file.setdefault((r.model, r.checkpoint), (r, {}))
             entry[1][r.metric] = r.value
@@ -29,8 +29,8 @@ def measured_on(result: Result) -> str:
     settings = result.settings
     side, threads = number(settings, "image_size"), number(settings, "threads")
     said = joined(
-        told("{0:g} × {0:g} pixels", side),
-        told("{:g} thread" if threads == 1 else "{:g} threads", threads),
+        filled("{0:g} × {0:g} pixels", side),
+        filled("{:g} thread" if threads == 1 else "{:g} threads", threads),
         words(settings, "isa"),
         words(settings, "processor"),
     )
@@ -56,12 +56,11 @@ def pack_table(gathered: Gathered) -> Table | None:
                 row.append(cell(value, "{:.4g}", small=where))
         row.append(cell(whole / count if count and whole else None, "1/{:.1f}"))
         rows.append(row)
-    told = {
+    titles = {
         "bytes": "packed file",
         "float32_bytes": "as float32",
         "milliseconds": "ms an image",
-        "load_milliseconds": "ms to load",
         "cosine": "least cosine",
     }
-    columns = ("network", *(told.get(m, m.replace("_", " ")) for m in metrics), "of float32")
+    columns = ("network", *(titles.get(m, m.replace("_", " ")) for m in metrics), "of float32")
     return Table("Packed for burn-engine", columns, rows, frozenset(range(1, len(columns))))

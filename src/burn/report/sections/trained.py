@@ -15,10 +15,10 @@ from burn.report.render.cells import (
     Table,
     cell,
     duration,
+    filled,
     joined,
     percent,
     setting,
-    told,
 )
 
 
@@ -64,7 +64,7 @@ def _watched(stage: Stage) -> str:
     images = number(stage.meta, "monitor", "knn_images")
     chance = number(stage.meta, "monitor", "knn_chance")
     share = None if chance is None else 100 * chance
-    return joined(told("of {:,.0f}", images), told("chance {:.0f}", share))
+    return joined(filled("of {:,.0f}", images), filled("chance {:.0f}", share))
 
 
 def _extent(machine: Any) -> str:

@@ -97,19 +97,19 @@ class Guard(Callback):
 
     def __init__(self, guard: GradientFlowGuard) -> None:
         self._guard = guard
-        self._knows = False  # what was checked before
+        self._restored = False  # what was checked before
 
     def state_dict(self) -> dict[str, Any]:
         return {"pending": sorted(self._guard.pending)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._guard.pending &= set(state["pending"])
-        self._knows = True
+        self._restored = True
 
     def on_start(self, loop: Loop[Pretraining]) -> None:
         # A resume file of burn 0.2.0 does not say which parts were checked, of which one may have
         # collapsed since.
-        if loop.step > 0 and not self._knows:
+        if loop.step > 0 and not self._restored:
             self._guard.continued = True
 
     def on_before_step(self, loop: Loop[Pretraining]) -> None:

@@ -67,7 +67,7 @@ class OnlineKnn(Callback):
         if self._stop.requested or len(self._indices) < LEAST_IMAGES:
             return
 
-        def go_on(_: int) -> None:
+        def check_stop(_: int) -> None:
             if self._stop.requested:
                 raise _Stopped
 
@@ -77,7 +77,7 @@ class OnlineKnn(Callback):
                 self._source,
                 self._views,
                 indices=self._indices,
-                advance=go_on,
+                advance=check_stop,
             )
         except _Stopped:
             return

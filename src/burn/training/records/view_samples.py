@@ -43,7 +43,7 @@ def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | No
     rows: list[list[Pixels]] = []
     num_views = 0
     parts = [sorted(order[start : start + ROWS].tolist()) for start in range(0, len(order), ROWS)]
-    readable = (shown for part in parts for shown in readable_images(source, part))
+    readable = (pair for part in parts for pair in readable_images(source, part))
     for index, image in itertools.islice(readable, ROWS):
         drawn = transform(image, _EPOCH, index)
         num_views = len(drawn.views)
