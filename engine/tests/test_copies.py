@@ -289,7 +289,7 @@ def test_one_image_or_none(photos, command):
     [
         (["nothere/"], "nothere/: No such file"),
         (["empty"], "empty: no images in this folder"),
-        (["bad.tar"], "bad.tar: not a tar file, or a compressed one"),
+        (["bad.tar"], "bad.tar is compressed: unpack it to a plain .tar"),
         (["photos", "--readers", "0"], "--readers"),
         (["photos", "--html", "no/a.html"], "--html no/a.html: there is no folder no"),
         (["photos", "--html", "photos"], "--html photos is a folder"),

@@ -202,25 +202,74 @@ def header(name: str, size: bytes, kind: bytes = b"0") -> bytes:
 
 ONE = ppm(0)
 WHOLE = header("0.ppm", b"%011o" % len(ONE)) + ONE.ljust(-(-len(ONE) // 512) * 512, b"\0")
+NAMED = header("././@LongLink", b"%011o" % 6, b"L") + b"a.ppm".ljust(512, b"\0")
+END = bytes(1024)
 DAMAGED = {
-    "the same member for ever": WHOLE
-    + header("x.txt", b"\xff" + (256**11 - 512).to_bytes(11, "big")),
-    "a size beyond 64 bits": WHOLE + header("x.txt", b"\x80" + (2**70).to_bytes(11, "big")),
-    "a name of a name of a name": (
-        header("././@LongLink", b"%011o" % 6, b"L") + b"a.ppm".ljust(512, b"\0")
-    )
-    * 1200
-    + WHOLE,
-}
+    "a negative size": (
+        WHOLE + header("x.txt", b"\xff" + (256**11 - 512).to_bytes(11, "big")) + END,
+        f"holds an entry of an unreadable size at byte {len(WHOLE)}",
+    ),
+    "a size beyond 64 bits": (
+        WHOLE + header("x.txt", b"\x80" + (2**70).to_bytes(11, "big")) + END,
+        f"is cut off: an entry at byte {len(WHOLE)} ends at {2**70 + 512 + len(WHOLE)}",
+    ),
+    "a size beyond the file": (
+        header("0.ppm", b"\x80" + (2**50).to_bytes(11, "big")) + END,
+        f"is cut off: an entry at byte 0 ends at {2**50 + 512}",
+    ),
+    "a name of megabytes": (
+        header("././@LongLink", b"%011o" % (2 << 20), b"L") + bytes(2 << 20) + WHOLE + END,
+        "has a name of 2097152 bytes at byte 0",
+    ),
+    "a changed header": (
+        WHOLE + WHOLE.replace(b"0.ppm", b"1.ppm") + WHOLE + END,
+        f"is damaged at byte {len(WHOLE)}, or is not a tar",
+    ),
+    "no end mark": (WHOLE, f"is cut off at byte {len(WHOLE)}, before its end mark"),
+    "half a header": (
+        WHOLE + WHOLE[:300], f"is cut off at byte {len(WHOLE) + 300}, before its end mark"
+    ),
+    "nothing": (b"", "is cut off at byte 0, before its end mark"),
+    "no tar": (b"text" * 1000, "is damaged at byte 0, or is not a tar"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_tar_file_is_one_line(photos, command, damage):
-    Path("bad.tar").write_bytes(DAMAGED[damage] + bytes(1024))
-    status, _, err = command("index", "bad.tar", "b.index")
-    assert status == 2
-    assert err.startswith("burn-engine: bad.tar: not a tar file, or a compressed one")
-    assert err.count("\n") == 1
+def test_a_damaged_tar_file_is_one_line_and_changes_no_index(photos, command, run_command, damage):
+    Path("bad.tar").write_bytes(WHOLE + END)
+    command("index", "bad.tar", "b.index")
+    before = Path("b.index").read_bytes()
+    content, message = DAMAGED[damage]
+    Path("bad.tar").write_bytes(content)
+    for status, _, err in (
+        command("index", "bad.tar", "b.index"),
+        run_command("duplicates", "bad.tar"),
+    ):
+        assert status == 2
+        assert err == f"burn-engine: bad.tar {message}\n"
+    assert Path("b.index").read_bytes() == before
+
+
+def test_the_last_of_many_long_names_is_a_members(photos, command):
+    Path("a.tar").write_bytes(NAMED * 1200 + WHOLE + END)
+    assert command("index", "a.tar", "a.index")[0] == 0
+    assert Index.load("a.index").names == ("a.tar:a.ppm",)
+
+
+def test_links_in_a_tar_file_are_further_names_as_in_a_folder(photos, command, run_command):
+    folder = photos / "linked"
+    folder.mkdir()
+    (folder / "a.ppm").write_bytes(ppm(0))
+    (folder / "b.ppm").hardlink_to(folder / "a.ppm")
+    (folder / "c.ppm").symlink_to("a.ppm")
+    (folder / "d.ppm").symlink_to("nothing.ppm")
+    with tarfile.open("l.tar", "w") as tar:
+        tar.add(folder, "linked")
+    assert command("index", "l.tar", "l.index")[0] == 0
+    assert Index.load("l.index").names == tuple(f"l.tar:linked/{name}.ppm" for name in "abc")
+    _, out, err = run_command("duplicates", "l.tar")
+    assert "left out 2 names of files that are given under another name" in err
+    assert "no copies among 1 image" in out
 
 
 def test_members_with_holes_are_left_out(photos, command):
@@ -274,8 +323,8 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(photos, command)
         (["index", "photos", "a.txt"], "a.txt: this is not an index of burn-engine"),
         (["search", "photos/0.ppm", "a.index"], "not an index of burn-engine but a PPM image"),
         (["search", "a.index", "photos"], "photos: not a regular file but a folder"),
-        (["index", "bad.tar", "b.index"], "bad.tar: not a tar file, or a compressed one"),
-        (["index", "bad.tar.gz", "b.index"], "bad.tar.gz: not a tar file, or a compressed one"),
+        (["index", "bad.tar", "b.index"], "bad.tar is compressed: unpack it to a plain .tar"),
+        (["index", "bad.tar.gz", "b.index"], "bad.tar.gz is compressed: unpack it"),
         (["index", "photos", "a.index", "--vectors", "none"], "made with --vectors float16"),
         (["index", "photos", "other.index"], "made with another network"),
         (["search", "small.index", "photos/0.ppm"], "made with the network small: give --model"),

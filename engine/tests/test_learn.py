@@ -401,6 +401,36 @@ def test_files_that_do_not_say_what_is_none_of_these(write, learned):
         assert none_of_these(model, features) is None
 
 
+def test_a_file_that_another_command_wrote_meanwhile_stays(write, tmp_path, monkeypatch):
+    base, out = write(), tmp_path / "mine.bnn"
+    learned = a_classifier(load(base).num_features)
+    for has_links in (True, False):
+        original = classifier_file.with_classifier
+
+        def meanwhile(*arguments, original=original):
+            out.write_text("another's")
+            return original(*arguments)
+
+        def no_links(*_):
+            raise OSError(1, "Operation not permitted")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(classifier_file, "with_classifier", meanwhile)
+            if not has_links:
+                patch.setattr(os, "link", no_links)
+            with pytest.raises(ValueError, match=r"mine.bnn exists: another command has written"):
+                write_classifier(base, learned, out)
+        assert out.read_text() == "another's"
+        assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
+        out.unlink()
+        with monkeypatch.context() as patch:
+            if not has_links:
+                patch.setattr(os, "link", no_links)
+            write_classifier(base, learned, out)
+        assert load(out).classes == learned.classes
+        out.unlink()
+
+
 def test_outputs_that_cannot_be_written(write, tmp_path, monkeypatch):
     base = write()
     learned = a_classifier(load(base).num_features)
@@ -411,9 +441,13 @@ def test_outputs_that_cannot_be_written(write, tmp_path, monkeypatch):
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             write_classifier(base, learned, path, overwrite=True)
-    out.write_text("old")
+    out.write_text("#!/bin/sh")
     with pytest.raises(ValueError, match="exists already"):
         write_classifier(base, learned, out)
+    with pytest.raises(ValueError, match="is not a packed network, which --overwrite replaces"):
+        write_classifier(base, learned, out, overwrite=True)
+    assert out.read_text() == "#!/bin/sh"
+    Path(out).write_bytes(Path(base).read_bytes())
     before = sorted(tmp_path.iterdir())
 
     def full(*_):
@@ -423,7 +457,7 @@ def test_outputs_that_cannot_be_written(write, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"mine.bnn cannot be written: No space left"):
         write_classifier(base, learned, out, overwrite=True)
     assert sorted(tmp_path.iterdir()) == before
-    assert out.read_text() == "old"
+    assert out.read_bytes() == Path(base).read_bytes()
     monkeypatch.undo()
     monkeypatch.setattr(classifier_file.os, "access", lambda *_: False)
     with pytest.raises(ValueError, match="read-only"):
@@ -590,13 +624,12 @@ def test_ctrl_c_leaves_nothing(labelled, write, tmp_path):
     out = tmp_path / "new" / "mine.bnn"
     out.parent.mkdir()
     script = (
-        "import sys, time\n"
-        "from pathlib import Path\n"
+        "import os, sys, time\n"
         "from burn_engine import cli\n"
-        "def replace(*_):\n"
+        "def link(*_):\n"
         "    print('writing', flush=True)\n"
         "    time.sleep(60)\n"
-        "Path.replace = replace\n"
+        "os.link = link\n"
         "sys.exit(cli.main(sys.argv[1:]))\n"
     )
     process = subprocess.Popen(

@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -299,6 +300,22 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
     assert info["binary_parameters"] + info["float_parameters"] == 29_343_592
 
 
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "burn.cli.main":
+                raise KeyboardInterrupt
+
+    from burn.__main__ import main as begin
+
+    monkeypatch.delitem(sys.modules, "burn.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert begin() == 130
+    assert capsys.readouterr().err == "burn: interrupted\n"
+
+
 def test_the_commands_of_the_other_program_are_those_that_it_has():
     _, of_the_engine = cli._parser()
     assert set(_OF_THE_ENGINE) == set(of_the_engine) - set(COMMANDS)
@@ -315,6 +332,7 @@ def test_the_commands_of_the_other_program_are_those_that_it_has():
         ("pretrain --recipe burn_smal", "did you mean burn_small?"),
         ("pretrain --recipe demo --max-stepz 3", "did you mean --max-steps?"),
         ("pretrain --recipe demo --lamb_start 3", "did you mean --burn.lam-start?"),
+        ("pretrain --recipe demo --bogus 3", "unknown option --bogus: see burn pretrain --help"),
         ("pretrain --recipe demo", "give --data"),
         ("pretrain --recipe demo --data digits", "give --out"),
         ("pretrain --recipe demo --data digits --out {tmp}/x", "method burn needs a teacher"),
@@ -342,6 +360,8 @@ def test_the_commands_of_the_other_program_are_those_that_it_has():
          "method simclr learns without a teacher"),
         ("pretrain --recipe demo --data digits --teacher resnet18 --out {tmp}/x",
          "no checkpoint at resnet18"),
+        ("pretrain --recipe demo --data digits --teacher lite1 --out {tmp}/x",
+         "no checkpoint at lite1: did you mean lite0?"),
         ("pretrain --recipe demo --data digits --teacher resnet81:f --out {tmp}/x",
          "unknown backbone 'resnet81'"),
         ("pretrain --recipe demo --data digits --teacher resnet18:{tmp}/f --out {tmp}/x",

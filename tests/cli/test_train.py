@@ -89,12 +89,20 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
         (place / "digits.bnn").write_bytes(own)
     # What is trained again is packed again, and replaces the steps' own file.
     (place / "digits" / "packed.bnn").write_bytes(own)
-    shutil.rmtree(place / "digits" / "linear")
-    capsys.readouterr()
-    assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 0
-    again = [line.split()[2] for line in capsys.readouterr().err.splitlines() if line[:2] == "$ "]
-    assert again == ["pretrain", "evaluate", "pack", "report"]
-    assert (place / "digits.bnn").read_bytes() == own
+    linear, tuned = place / "digits" / "linear", place / "digits" / "tuned"
+    for damage, done in (
+        (lambda: shutil.rmtree(linear), "evaluate"),
+        ((linear / "classifier.safetensors").unlink, "evaluate"),
+        (lambda: (linear / "classifier.safetensors").write_bytes(b"cut off"), "evaluate"),
+        (lambda: (tuned / "stage1.safetensors").write_bytes(b"cut off"), "finetune"),
+    ):
+        damage()
+        capsys.readouterr()
+        assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 0
+        printed = capsys.readouterr().err.splitlines()
+        again = [line.split()[2] for line in printed if line[:2] == "$ "]
+        assert again == ["pretrain", done, "pack", "report"]
+        assert (place / "digits.bnn").read_bytes() == own
 
 
 def test_what_changed_since_is_not_gone_on_with_or_deleted(
@@ -197,7 +205,7 @@ def test_labelled_images_and_the_packed_file_are_checked(
         (50.0, {"test_images": 10}, "50.0 ± 15.8 %"),
         (100.0, {"test_images": 10}, "100.0 ± 8.7 %"),
         *((50.0, data, "50.0 %") for data in (None, {}, {"test_images": 0}, {"test_images": "1"})),
-        *((value, {"test_images": 10}, None) for value in (None, -50.0, 200.0, float("nan"))),
+        *((value, {"test_images": 10}, None) for value in (None, -50.0, 200.0, float("nan"), True)),
     ],
 )
 def test_the_accuracy_of_a_step_whatever_its_results_say(

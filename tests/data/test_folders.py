@@ -174,6 +174,17 @@ def test_few_images_beside_many_are_left_out(tmp_path: Path):
     assert remarks(source) == remarks(open_source(f"{tmp_path}:rest")) == skipped
 
 
+@pytest.mark.parametrize("part", ["tenth", "rest"])
+def test_a_part_of_what_has_test_images_of_its_own_is_refused(part: str, tmp_path: Path):
+    names = [f"train/{c}/{i}.png" for c in "ab" for i in range(3)]
+    names += [f"test/{c}/0.png" for c in "ab"]
+    root = fill(tmp_path, *names)
+    for split in ("train", "test"):
+        with pytest.raises(UserError, match="has test images of its own: give"):
+            open_source(f"{root}:{part}", split)  # type: ignore[arg-type]
+    assert len(open_source(f"{root}:train:{part}", "test")) == {"tenth": 2, "rest": 4}[part]
+
+
 FORMS = {
     ".gif": "GIF", ".bmp": "BMP", ".webp": "WEBP", ".png": "PNG", ".apng": "PNG", ".tif": "TIFF",
     ".tiff": "TIFF", ".pbm": "PPM", ".pgm": "PPM", ".pnm": "PPM", ".ppm": "PPM",

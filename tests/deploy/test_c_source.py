@@ -166,6 +166,45 @@ def test_every_layer_of_networks_with_gates(shape: str, tmp_path: Path):
     assert np.array_equal(best, scores.argmax(axis=1) if len(program.classes) else best)
 
 
+ENDED = """
+import os, signal, sys
+from burn.cli.main import main
+from burn.deploy.c import export
+write = export._write_text
+def write_and_end(*arguments):
+    write(*arguments)
+    os.kill(os.getpid(), signal.SIGTERM)
+export._write_text = write_and_end
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_leaves_both_files_or_none(tmp_path: Path):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["smallest"])
+    command = [sys.executable, "-c", ENDED, "export", packed, "out", "--format", "c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        143, "burn: ended by SIGTERM; nothing more was saved\n"
+    )  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["n.bnn"]
+
+
+def test_what_is_no_number_stays_none_in_a_gate(tmp_path: Path):
+    packed = random_file(tmp_path / "n.bnn", GATED["between others"])
+    with safe_open(packed, "numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+        metadata = file.metadata()
+    tensors["b0.mix"][:] = 3e38
+    save_file(tensors, packed, metadata=metadata)
+    images = noise(GATED["between others"][-1])
+    x: Array = images
+    with np.errstate(all="ignore"):
+        for layer in read_program(packed).layers:
+            x = reference.run_layer(layer, x)
+    assert np.isnan(x).all()
+    assert np.isnan(host(packed, tmp_path, "float").run(images)[1]).all()
+
+
 def test_gates_are_computed_in_floats_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     packed = random_file(tmp_path / "n.bnn", GATED["between others"])
     said = refused(capsys, packed, tmp_path / "out", "--epilogue", "int32")

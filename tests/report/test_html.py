@@ -228,6 +228,20 @@ def test_a_run_under_way_is_shown_as_such(tmp_path: Path):
     assert "Not trained to its end." in text
     assert "trained on cifar10/train.parquet: 1 of 2 stages are done" in text
     assert "not trained to its end: 1 of 2 stages, at step 200 of the next" in text
+    assert f"It goes on with burn pretrain --resume --out {run}" in text
+
+
+def test_a_run_without_a_classifier_has_no_classes_and_no_course_of_lambda(tmp_path: Path):
+    run = samples.run(tmp_path / "student")
+    about = json.loads((run / "run.json").read_text())
+    burn = about["plan"]["recipe"]["burn"]
+    burn |= {"similarity": "cosine", "lam": "constant", "num_classes": 2000}
+    for classifier in ("joint", "none"):
+        burn["classifier"] = classifier
+        (run / "run.json").write_text(json.dumps(about))
+        text = words_of(page_of(tmp_path, run))
+        assert ("feature similarity alone, cosine" in text) == (classifier == "none")
+        assert ("2,000 classes" in text) == (classifier == "joint")
 
 
 def headline(page: str) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import burn_engine
-from burn_engine.errors import ModelError, in_file, path_of
+from burn_engine.errors import ModelError, in_file, path_of, reading
 from burn_engine.format import GlobalMean, Program, parse_program
+from burn_engine.kinds import FIRST, PACKED, kind_of
 from burn_engine.learning import Learned, cosine_to
 from burn_engine.maps import averaged
 from burn_engine.model import Model
@@ -45,10 +46,10 @@ def write_classifier(
         ValueError: `out` cannot be written, exists, or is the base.
     """
     path = path_of(out)
-    check_output(path, base, overwrite=overwrite)
+    check_classifier_output(path, base, overwrite=overwrite)
     with in_file(base):
         data = with_classifier(read_model(base), learned)
-    with whole_file(path) as file:
+    with whole_file(path, new=not overwrite) as file:
         file.write(data)
 
 
@@ -99,9 +100,14 @@ def none_of_these(model: Model, features: ArrayLike) -> NDArray[np.bool_] | None
         commands do not, or because it was learned from fewer than 10 images.
 
     Raises:
-        ValueError: A feature is not finite.
+        ValueError: A feature is not finite, or the features are not those of images.
     """
-    if not np.isfinite(np.asarray(features, np.float64)).all():
+    rows = np.asarray(features, np.float64)
+    if rows.ndim != 2 or rows.shape[1] != model.num_features:
+        raise ValueError(
+            f"features have shape {rows.shape}; expected (images, {model.num_features})"
+        )
+    if not np.isfinite(rows).all():
         raise ValueError("a feature is not finite")
     how = (model.origin or {}).get(_ORIGIN)
     none = how.get("none") if isinstance(how, dict) else None
@@ -116,7 +122,7 @@ def none_of_these(model: Model, features: ArrayLike) -> NDArray[np.bool_] | None
         return None
     if len(towards) != model.num_features:
         return None
-    return cosine_to(towards, features) < below
+    return cosine_to(towards, rows) < below
 
 
 def _how(learned: Learned) -> dict[str, Any]:
@@ -148,6 +154,21 @@ def _new_name(program: Program) -> str:
 def _clashes(name: str, taken: set[str]) -> bool:
     # A layer head.weight would have tensors beside those of a layer head.
     return any(other == name or other.startswith(f"{name}.") for other in taken)
+
+
+def check_classifier_output(path: Path, base: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Raise ValueError as `check_output`, or if another file than a packed one is overwritten."""
+    check_output(path, base, overwrite=overwrite)
+    if not path.exists():
+        return
+    with reading(path), path.open("rb") as file:
+        first = file.read(FIRST)
+    if first and kind_of(first) != PACKED:
+        kind = kind_of(first)
+        raise ValueError(
+            f"{path} is not a packed network{f' but {kind}' if kind else ''}, which --overwrite "
+            "replaces: give another name, or remove it"
+        )
 
 
 def check_output(path: Path, base: str | os.PathLike[str], *, overwrite: bool) -> None:

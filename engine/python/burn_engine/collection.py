@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,12 +12,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from burn_engine.errors import shown
+from burn_engine.errors import reading
 from burn_engine.folders import Listing, Skipped, is_of_others
 from burn_engine.format import ImageSize
 from burn_engine.images import enough_for, prepare, read_input
 from burn_engine.many import paths_in
 from burn_engine.pixels import MOST_BYTES, decode
+from burn_engine.tar import DamagedTar, members_of
 
 _TAR_SUFFIX = ".tar"
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")  # which are refused
@@ -213,34 +213,25 @@ def _members(path: str, base: Path, say: Callable[[str], None]) -> Iterator[Phot
     name = name_of(path, base)
     changed = _in_64_bits(Path(path).stat().st_mtime_ns)
     members: dict[str, Photo] = {}  # of those with the same name the last, as tar unpacks them
-    skipped, last = Skipped(), -1
+    skipped = Skipped()
     try:
-        with tarfile.open(path, "r:") as tar:
-            for member in tar:
-                # Behind a negative size Python's reader finds the same member again and again.
-                if not 0 <= member.size < 2**63 or member.offset <= last:
-                    raise ValueError(f"{shown(member.name)} has {member.size} bytes")
-                last = member.offset
-                if not member.isreg():
-                    continue
-                if skipped.add(Listing("", [], [PurePosixPath(member.name).name], [])):
-                    if member.issparse():
-                        members.pop(member.name, None)
-                        say(f"{path}: {member.name}: stored with holes: left out, unpack it")
+        with reading(path), open(path, "rb") as file:
+            for member in members_of(file, os.fstat(file.fileno()).st_size):
+                inside = os.fsdecode(member.name)
+                if skipped.add(Listing("", [], [PurePosixPath(inside).name], [])):
+                    if member.is_sparse:
+                        members.pop(inside, None)
+                        say(f"{path}: {inside}: stored with holes: left out, unpack it")
                         continue
-                    members[member.name] = Photo(
-                        f"{name}{_IN_TAR}{member.name}",
+                    members[inside] = Photo(
+                        f"{name}{_IN_TAR}{inside}",
                         path,
                         (changed, member.size),
-                        member.offset_data,
+                        member.offset,
                         in_tar=True,
                     )
-    except OSError:
-        raise
-    except Exception as error:  # of damaged headers, in which Python's reader has no bounds
-        raise ValueError(
-            f"{path}: not a tar file, or a compressed one, to be unpacked: {error}"
-        ) from error
+    except DamagedTar as error:
+        raise ValueError(f"{path} {error}") from None
     others = _of_others([PurePosixPath(name).parts[:-1] for name in members])
     skipped.folders.update(folder[-1] for folder in set(filter(None, others)))
     members = {

@@ -188,7 +188,8 @@ def _write(
         sections.append((f"{len(group):,} images", images))
     text = (
         _summary(results, len(kept)).capitalize()
-        + ". The first of each group has most pixels, or of as many is the sharpest."
+        + ". The first of each group has most pixels, or of as many is the sharpest; that may be "
+        "an altered copy, without colour, say, or turned: look before you delete the others."
     )
     inside = sum(map(len, groups))
     if inside > MOST_THUMBNAILS:

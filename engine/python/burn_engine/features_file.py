@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -77,7 +78,8 @@ class FeaturesFile:
         except OSError as failed:
             raise self._unwritable(failed) from failed
         finally:
-            self._beside.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # as of a read-only file system, where none is
+                self._beside.unlink(missing_ok=True)
 
     def _finish(self, file: BinaryIO, beside: Path, *, whole: bool) -> None:
         with file:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from burn_engine.classifier_file import check_output, none_of_these, with_classifier
+from burn_engine.classifier_file import check_classifier_output, none_of_these, with_classifier
 from burn_engine.errors import ModelError, in_file, path_of, shown
 from burn_engine.folders import Skipped, is_named_otherwise, walk
 from burn_engine.format import Floats, parse_program
@@ -45,7 +45,8 @@ from burn_engine.whole_file import whole_file
 _MOST_NAMED = 5
 _NONE = "none of these"
 # Folders of parts of a data set, of which each holds the classes.
-_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
+_TO_LEARN_FROM = {"train", "training"}
+_PARTS = {*_TO_LEARN_FROM, "val", "valid", "validation", "test", "testing"}
 
 
 def add_to(commands: Any) -> None:
@@ -92,7 +93,7 @@ def _learn(options: argparse.Namespace) -> None:
     out = path_of(options.out)
     if is_named_otherwise(out, ".bnn"):
         raise ValueError(f"{out}: name the packed file to write, such as mine.bnn")
-    check_output(out, options.base, overwrite=options.overwrite)
+    check_classifier_output(out, options.base, overwrite=options.overwrite)
     with in_file(options.base):
         base = read_model(options.base)
         wide = _wide(base, options.layers)
@@ -109,7 +110,7 @@ def _learn(options: argparse.Namespace) -> None:
     milliseconds = 1000 * (time.perf_counter() - began)
     with in_file(options.base):
         data = with_classifier(choice.base, choice.learned)
-    with whole_file(out) as file:
+    with whole_file(out, new=not options.overwrite) as file:
         file.write(data)
     facts = _facts(choice, left_out, milliseconds, str(out), len(data))
     with output():
@@ -213,9 +214,10 @@ def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
         dangling.clear()
         labelled += [(str(Path(listing.path, name)), label) for name in names]
     if classes and {name.lower() for name in classes} <= _PARTS:
+        part = next((name for name in classes if name.lower() in _TO_LEARN_FROM), classes[0])
         raise ValueError(
             f"{folder} holds parts, not classes ({_listed(classes)}): give the images to learn "
-            f"from, such as {Path(folder, classes[0])}"
+            f"from, such as {Path(folder, part)}"
         )
     if len(classes) < 2:
         there = f"only the folder {shown(classes[0])}" if classes else "no folder"

@@ -101,7 +101,7 @@ def _write(options: argparse.Namespace) -> None:
         if parse_program(network).image is None:
             raise ModelError("it does not say how photographs become its images, so no page can")
     page = whole_page(options.page, network, _name(base))
-    with whole_file(out) as file:
+    with whole_file(out, new=not options.overwrite) as file:
         file.write(page)
     with output():
         print(f"{printable(str(out))}: {len(page):,} bytes; open it in a browser")

@@ -22,15 +22,17 @@ _ABANDONED = 60.0  # seconds after which a file that no process holds is left of
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
     """Open a hidden file in the folder of a path; it takes the path's name if nothing is raised.
 
     Args:
         path: The file, which is replaced if it exists, by one with the same permissions. Of a link
             its target is.
+        new: Whether it may not exist at the end either, as one that another process has written
+            meanwhile.
 
     Raises:
-        ValueError: The file cannot be written.
+        ValueError: The file cannot be written, or exists although it is to be new.
     """
     target = Path(os.path.realpath(path))
     beside = hidden_name(target)
@@ -43,9 +45,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            replace(beside, target)
+            (_become if new else replace)(beside, target)
         finally:
             beside.unlink(missing_ok=True)
+    except FileExistsError:
+        raise ValueError(
+            f"{path} exists: another command has written it meanwhile; give another name"
+        ) from None
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -68,6 +74,22 @@ def replace(beside: Path, path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         beside.chmod(stat.S_IMODE(path.stat().st_mode))
     beside.replace(path)
+
+
+def _become(beside: Path, path: Path) -> None:
+    """Give a file a name that no file has, also if one gets it at this moment.
+
+    Raises:
+        FileExistsError: There is one.
+    """
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        beside.replace(path)
 
 
 def hold(file: BinaryIO) -> None:

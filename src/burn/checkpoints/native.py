@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -101,7 +102,11 @@ def find_checkpoint(path: Path) -> Path:
         if (match := re.fullmatch(r"stage(\d+)\.safetensors", file.name))
     }
     if not stages:
-        raise UserError(f"{path} holds no finished stage (stage1.safetensors)")
+        begun = (path / "stage1").is_dir()
+        hint = f": to finish it, burn pretrain --resume --out {shlex.quote(str(path))}"
+        raise UserError(
+            f"{path} holds no finished stage (stage1.safetensors){hint if begun else ''}"
+        )
     return stages[max(stages)]
 
 

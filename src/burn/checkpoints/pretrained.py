@@ -57,8 +57,13 @@ def names_checkpoint(spec: str | os.PathLike[str]) -> bool:
     return pretrained_file(spec) is not None or expand(os.fspath(spec)).exists()
 
 
-def nearest_network(spec: str) -> str | None:
-    """Return the pretrained network or the path whose name is nearest to one that means nothing."""
-    near = difflib.get_close_matches(spec, PRETRAINED, n=1)
+def nearest_network(spec: str, *others: str) -> str | None:
+    """Return the network or the path whose name is nearest to one that means nothing.
+
+    Args:
+        spec: The name.
+        others: Names that stand for networks beside those of the pretrained ones.
+    """
+    near = difflib.get_close_matches(spec, (*PRETRAINED, *others), n=1)
     path = nearest_path(expand(spec))
     return near[0] if near else path and str(path)

@@ -34,6 +34,7 @@ from burn.core.errors import (
 from burn.core.inputs import last_opened
 from burn.core.plugins import all_plugins, fault_in_plugin, load_installed, load_plugin
 from burn.runtime.launch import end_with_launcher
+from burn.runtime.signals import Terminated
 from burn.runtime.streams import safe_streams
 
 _ANALYZE = """\
@@ -122,8 +123,11 @@ def _answer(arguments: Sequence[str] | None) -> int:
         message, status, command = str(stopped), 128 + stopped.number, stopped.command
         if os.environ.get("RANK", "0") != "0":  # every rank stopped; rank 0 prints the message
             return status
+    except Terminated as ended:
+        name = signal.Signals(ended.number).name
+        message, status = f"ended by {name}; nothing more was saved", 128 + ended.number
     except KeyboardInterrupt:
-        message, status = "interrupted; nothing was saved by this step", 128 + signal.SIGINT
+        message, status = "interrupted; nothing more was saved", 128 + signal.SIGINT
     except BaseException as error:  # a plugin may raise what is no Exception
         message, status = _explained(error, arguments)
         command = error.command if isinstance(error, UserError) else ""

@@ -321,10 +321,10 @@ class Parser(jsonargparse.ArgumentParser):
         options = list(actions)
         leaves = {option.rpartition(".")[2].lstrip("-"): option for option in options}
         near = [option for option in options if option.startswith(f"{name}.")][:1]
-        near = near or difflib.get_close_matches(name, options, n=1)
-        near = near or [
-            leaves[leaf] for leaf in difflib.get_close_matches(name.lstrip("-"), leaves, n=1)
-        ]
+        word = name.lstrip("-")
+        words = [option.lstrip("-") for option in options]
+        near = near or [f"--{like}" for like in difflib.get_close_matches(word, words, n=1)]
+        near = near or [leaves[leaf] for leaf in difflib.get_close_matches(word, leaves, n=1)]
         hint = f"did you mean {_hyphenated(near[0])}?" if near else f"see {self.prog} --help"
         raise UserError(f"{problem}: {hint}")
 

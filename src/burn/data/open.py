@@ -68,7 +68,14 @@ def open_source(spec: str, split: Split = "train") -> Source:
     """
     for part in ("tenth", "rest"):
         if spec.endswith(f":{part}") and not Path(spec).exists():
-            return _part_of(open_source(spec.removesuffix(f":{part}"), split), part)
+            whole = spec.removesuffix(f":{part}")
+            train, test = open_source(whole), open_source(whole, "test")
+            if train.fingerprint != test.fingerprint:
+                raise UserError(
+                    f"{spec}: {whole} has test images of its own: give {whole} itself, both for "
+                    "training and for the test"
+                )
+            return _part_of(train, part)
     for suffix in ("train", "test"):
         if spec.endswith(f":{suffix}") and not Path(spec).exists():
             spec, split = spec.removesuffix(f":{suffix}"), suffix

@@ -60,7 +60,7 @@ def split_name(spec: str) -> tuple[str, str]:
     """
     name, separator, rest = spec.partition(":")
     if not separator:
-        near = nearest_network(spec)
+        near = nearest_network(spec, lite0.NAME)
         hint = (
             "give a run folder or checkpoint of burn's, ARCHITECTURE:FILE, hub:NAME, lite0 or "
             + " or ".join(PRETRAINED)

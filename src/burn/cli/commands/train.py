@@ -313,7 +313,7 @@ class _Steps:
     def _linear(self, network: str, train: str, test: str, work: Path) -> Result:
         """Train the linear classifier; return its top-1 accuracy on the test images."""
         folder = work / "linear"
-        if not _measured(folder, "linear"):
+        if not (_measured(folder, "linear") and _has_weights(folder)):
             self._forget(work, "linear")  # begun, but not finished
             words = [network, "--augment", "none", "--train", train, "--test", test]
             out = str(self._work / "linear")
@@ -323,8 +323,8 @@ class _Steps:
     def _finetune(self, network: str, train: str, test: str, work: Path) -> Result:
         """Fine-tune all layers; return the top-1 accuracy on the test images."""
         folder, request = work / "tuned", self._request
-        if not _measured(folder, "finetune"):
-            self._forget(work)
+        if not (is_measured := _measured(folder, "finetune")) or not _has_weights(folder):
+            self._forget(work, *["tuned"] if is_measured else [])
             words = [network, "--train", train, "--test", test, "--teacher", request.teacher]
             words += ["--epochs", str(request.epochs), *self._seed()]
             words += ["--resume"] if (folder / "run.json").exists() else []
@@ -371,11 +371,25 @@ def _measured(folder: Path, protocol: str) -> list[Result]:
     return [r for r in results if (r.protocol, r.metric) == (protocol, "top1")]
 
 
+def _has_weights(folder: Path) -> bool:
+    """Return whether a step has left a network or a classifier that can be read."""
+    from safetensors import SafetensorError, safe_open
+
+    files = list(folder.glob("*.safetensors"))
+    for file in files:
+        try:
+            with safe_open(file, "numpy"):
+                pass
+        except (SafetensorError, OSError):
+            return False
+    return bool(files)
+
+
 def _newest(folder: Path, protocol: str) -> Result:
     """Return the accuracy that a step has just measured, or an earlier call of it."""
     accuracies = _measured(folder, protocol)
     value = accuracies[-1].value if accuracies else None
-    if not isinstance(value, (int, float)) or not 0 <= value <= 100:
+    if type(value) not in (int, float) or not 0 <= value <= 100:
         raise UserError(
             f"{folder / 'results.jsonl'} has no accuracy of {protocol}: remove {folder}, and the "
             "same command does this step again"

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import posixpath
 import re
 import stat
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -46,13 +45,13 @@ from burn.data.labels import (
     named,
 )
 from burn_engine.folders import is_image
+from burn_engine.tar import DamagedTar, members_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _LONGEST_CLASS = 1024  # bytes of a class that are read
-_MOST_NAME = 1 << 20  # bytes of the entry in a tar that holds a long name
 # Neighbouring images that are read at once: enough for a disk to read sequentially, and for row
 # groups, which are decoded again for each of their blocks, not to be decoded too often; few enough
 # to hold many blocks in memory, and to shuffle well.
@@ -354,10 +353,6 @@ def _holds_shards(entry: os.DirEntry[str]) -> bool:
     return any(name.endswith((".tar", ".parquet")) for name in names)
 
 
-class _Damaged(Exception):
-    """Raised for a tar that cannot be read; the message follows the name of the tar."""
-
-
 class _Tar:
     """A tar of images; only the images' offsets, sizes and labels are held in memory."""
 
@@ -369,14 +364,20 @@ class _Tar:
         classes = _TarClasses()
         try:
             with open_regular(path) as file:
-                for name, offset, size in _members(file, path.stat().st_size):
-                    if _is_image(name):
-                        classes.add_image(name)
-                        places.append((offset, size))
-                    elif name.lower().endswith(b".cls"):
-                        file.seek(offset)
-                        classes.add_class(name, file.read(min(size, _LONGEST_CLASS)))
-        except _Damaged as error:
+                for member in members_of(file, path.stat().st_size):
+                    if member.is_sparse:
+                        raise DamagedTar(
+                            f"holds {_shown(member.name)} with holes, which burn cannot read: "
+                            "recreate the tar without --sparse"
+                        )
+                    if _is_image(member.name):
+                        classes.add_image(member.name)
+                        places.append((member.offset, member.size))
+                    elif member.name.lower().endswith(b".cls"):
+                        file.seek(member.offset)
+                        text = file.read(min(member.size, _LONGEST_CLASS))
+                        classes.add_class(member.name, text)
+        except DamagedTar as error:
             raise UserError(f"{path} {error}") from None
         except OSError as error:
             raise UserError(f"{path}: {error.strerror or error}") from error
@@ -412,10 +413,10 @@ class _Tar:
         return names + [f"{self.path} image {i}" for i in range(len(names), len(self._places))]
 
     def _names(self) -> Iterator[str]:
-        with contextlib.suppress(OSError, UserError, _Damaged), open_regular(self.path) as file:
-            for name, _, _ in _members(file, self.path.stat().st_size):
-                if _is_image(name):
-                    yield f"{self.path} member {_shown(name)}"
+        with contextlib.suppress(OSError, UserError, DamagedTar), open_regular(self.path) as file:
+            for member in members_of(file, self.path.stat().st_size):
+                if _is_image(member.name):
+                    yield f"{self.path} member {_shown(member.name)}"
 
 
 class _TarClasses:
@@ -446,7 +447,7 @@ class _TarClasses:
         key = name.rpartition(b".")[0]
         number = self._texts.setdefault(text.strip(), len(self._texts))
         if self._classes.setdefault(key, number) != number:
-            raise _Damaged(f"gives {_shown(key)} two classes")
+            raise DamagedTar(f"gives {_shown(key)} two classes")
 
     def _begin(self, name: bytes) -> None:
         """Begin a new group unless a member belongs to the last one."""
@@ -523,120 +524,6 @@ def _keys(name: bytes) -> list[bytes]:
     folder, slash, file = name.rpartition(b"/")
     words = file.split(b".")
     return [folder + slash + b".".join(words[:i]) for i in range(len(words) - 1, 0, -1)]
-
-
-def _members(
-    file: BinaryIO, length: int, stop: int | None = None
-) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, offset and size of every regular file of a tar of `length` bytes.
-
-    A hard or symbolic link has the offset and size of the member before it that it leads to; it is
-    left out if there is none.
-
-    Python's tarfile takes a damaged header for the end of the tar, and is four times as slow.
-
-    Args:
-        file: The tar.
-        length: Its size in bytes.
-        stop: The byte of a header at which to end; None for the tar's end mark.
-
-    Raises:
-        _Damaged: The tar is damaged, compressed, or holds entries that are not supported.
-    """
-    at = 0
-    long_name = long_link = long_size = None
-    # Links are rare: only if there is one are the members before it looked up, in another pass.
-    targets: dict[bytes, tuple[int, int]] | None = None
-    while at != stop:
-        file.seek(at)
-        header = file.read(512)
-        if header == bytes(512):
-            return
-        if header[:2] == b"\x1f\x8b":
-            raise _Damaged("is compressed: unpack it to a plain .tar, e.g. with gunzip")
-        if len(header) < 512:
-            raise _Damaged(f"is cut off at byte {at + len(header)}, before its end mark")
-        kind = header[156:157]
-        size = _number(header[124:136])
-        if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * 32:
-            raise _Damaged(f"is damaged at byte {at}, or is not a tar")
-        if kind == b"S" or size is None:
-            raise _Damaged(f"holds an entry at byte {at} that burn cannot read: recreate the tar")
-        if kind in b"123456":  # links, devices, folders and pipes have no contents
-            size = 0
-        elif long_size is not None and kind not in b"xgLK":
-            size = long_size
-        begin, start = at, at + 512
-        at = start + -(-size // 512) * 512
-        if at > length:
-            raise _Damaged(f"is cut off: an entry at byte {begin} ends at {start + size}")
-        if kind in b"xLK":
-            if size > _MOST_NAME:
-                raise _Damaged(f"has a name of {size} bytes at byte {begin}")
-            content = file.read(size)
-            if kind == b"L":
-                long_name = content.rstrip(b"\0")
-            elif kind == b"K":
-                long_link = content.rstrip(b"\0")
-            else:
-                long_name, long_link, long_size = _extended(
-                    content, long_name, long_link, long_size
-                )
-            continue
-        if kind == b"g":
-            continue
-        name = header[:100].partition(b"\0")[0]
-        if header[257:263] == b"ustar\0" and header[345]:
-            name = header[345:500].partition(b"\0")[0] + b"/" + name
-        name = long_name or name
-        if kind in b"12":
-            link = long_link or header[157:257].partition(b"\0")[0]
-            if kind == b"2":
-                link = posixpath.join(posixpath.dirname(name), link)
-            if targets is None:
-                before = _members(file, length, begin)
-                targets = {posixpath.normpath(n): (at, size) for n, at, size in before}
-            start, size = targets.get(posixpath.normpath(link), (-1, 0))
-        if kind in b"0\x00712" and start >= 0:
-            if targets is not None:
-                targets[posixpath.normpath(name)] = start, size
-            yield name, start, size
-        long_name = long_link = long_size = None
-
-
-def _number(field: bytes) -> int | None:
-    """Parse a number of a header: octal digits, or GNU's binary format for large numbers."""
-    if field[0] == 0x80:
-        return int.from_bytes(field[1:], "big")
-    digits = field.strip(b" \0")
-    return int(digits or b"0", 8) if not digits.strip(b"01234567") else None
-
-
-def _extended(
-    content: bytes, name: bytes | None, link: bytes | None, size: int | None
-) -> tuple[bytes | None, bytes | None, int | None]:
-    """Update name, link and size from an extended header's records `LENGTH KEY=VALUE`."""
-    at = 0
-    while at < len(content):
-        length, space, _ = content[at : at + 10].partition(b" ")
-        if not (space and length.isdigit() and len(length) < int(length) <= len(content) - at):
-            raise _Damaged("has a damaged extended header")
-        record = content[at + len(length) + 1 : at + int(length) - 1]
-        at += int(length)
-        key, _, value = record.partition(b"=")
-        if key.startswith(b"GNU.sparse."):  # the member then holds only the parts with data
-            raise _Damaged(
-                "holds a sparse file, which burn cannot read: recreate the tar without --sparse"
-            )
-        if key == b"path":
-            name = value
-        elif key == b"linkpath":
-            link = value
-        elif key == b"size":
-            if not value.isdigit() or len(value) > 18:
-                raise _Damaged("has a damaged extended header")
-            size = int(value)
-    return name, link, size
 
 
 def _is_image(name: bytes) -> bool:

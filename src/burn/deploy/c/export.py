@@ -16,6 +16,7 @@ from burn.deploy.c.fixed_point_run import real, run_integers
 from burn.deploy.c.names import is_name, require_name
 from burn.deploy.c.source import CSource
 from burn.deploy.shared import cosines, sample_images
+from burn.runtime.signals import signals_raise, signals_wait
 from burn_engine import ModelError, reference
 from burn_engine.errors import in_file
 from burn_engine.format import (
@@ -281,12 +282,13 @@ def _write(out: Path, texts: dict[Path, str]) -> None:
     is_new = not out.exists()
     written: list[Path] = []
     try:
-        if is_new:
-            out.mkdir()
-        for file, text in texts.items():
-            _write_text(file, text)
-            written.append(file)
-    except BaseException as error:  # Ctrl-C, too, must not leave one file without the other
+        with signals_raise(), signals_wait():
+            if is_new:
+                out.mkdir()
+            for file, text in texts.items():
+                _write_text(file, text)
+                written.append(file)
+    except BaseException as error:  # a signal, too, must not leave one file without the other
         for file in written:
             file.unlink(missing_ok=True)
         if is_new and out.is_dir() and not any(out.iterdir()):

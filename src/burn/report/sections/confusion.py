@@ -45,7 +45,7 @@ def confusion_part(confusion: Confusion, key: str) -> dict[str, Any]:
     )
     worst = Table(
         "Most often confused",
-        ("true class", "taken for", "images", "of its class, %"),
+        ("true class", "taken for", "images", "of class, %"),
         [
             [Cell(classes[i]), Cell(classes[j]), cell(c, "{:,}"), cell(100 * c / sum(counts[i]))]
             for c, i, j in pairs[:8]
