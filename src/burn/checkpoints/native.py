@@ -156,6 +156,15 @@ def read_description(path: Path) -> Description:
     return Description(_meta(text, file), shapes, str(file))
 
 
+def is_whole(file: Path) -> bool:
+    """Return whether a safetensors file is there, and is neither damaged nor cut off."""
+    try:
+        with _errors_of(file, require_safetensors(file)), safe_open(file, framework="np"):
+            return True
+    except UserError:
+        return False
+
+
 def _meta(text: str | None, file: Path) -> dict[str, Any]:
     """Parse the description in a file's metadata. Raises UserError as `load_checkpoint` does."""
     if text is None and file.suffix == ".bnn":
