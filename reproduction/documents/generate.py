@@ -352,8 +352,14 @@ def _told(name: str) -> str:
 
 
 def _compared() -> list[Result]:
-    """Return the results of the comparison, with those of semi 10 %, whose networks are others."""
-    return [*_results("compared.jsonl"), *_results("compared-semi10.jsonl")]
+    """Return the results of the comparison, with those of fine-tuning that were measured later.
+
+    These are of other networks. Those with 1 % of the labels replace earlier ones, see the page.
+    """
+    later = [r for share in (10, 1) for r in _results(f"compared-semi{share}.jsonl")]
+    replaced = {(r.model, r.seed, r.metric) for r in later}
+    kept = (r for r in _results("compared.jsonl") if (r.model, r.seed, r.metric) not in replaced)
+    return [*kept, *later]
 
 
 def _tiny() -> Campaign:

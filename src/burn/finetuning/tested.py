@@ -22,6 +22,9 @@ from burn.evaluation.features import extract_features
 from burn.evaluation.linear_layer import right_answers, top_k
 from burn.finetuning.folder import TunedFolder
 from burn.finetuning.job import Job
+from burn_engine.learning import standard_error
+
+_NOTED_ERROR = 1.0  # points; an accuracy with a larger standard error is noted with it
 
 Show = Callable[[Sequence[Result], Sequence[str]], None]
 
@@ -52,6 +55,12 @@ def test(
     numbers = {f"top{k}": 100 * top_k(scores, features.labels, k) for k in (1, 5)}
     accuracies = [measured["top1"] for measured in of_class.values() if measured["images"]]
     numbers["mean per class"] = sum(accuracies) / len(accuracies)
+    tested = len(features.labels)
+    error = 100 * standard_error(numbers["top1"] / 100 * tested, tested)
+    if error > _NOTED_ERROR:
+        context.notes.append(
+            f"the standard error of top-1 on {tested:,} test images is {error:.1f} points"
+        )
     about = checkpoint.meta["finetuned"]
     kept_fields = ("lr", "head_lr", "linear", "trials", "calibration")
     settings = {
@@ -65,9 +74,9 @@ def test(
     began = job.began - job.earlier
     results = context.results("finetune", numbers, settings, began, right=right)
     show(results, context.notes)
-    told_so_far = len(context.notes)
+    num_shown = len(context.notes)
     keep_confusion(context, "finetune", "top1", scores, features.labels)
-    for note in context.notes[told_so_far:]:
+    for note in context.notes[num_shown:]:
         job.console.print(printable(note))
     # Last, since a resumed run that has results is finished.
     context.keep(partial(append_results, folder.path / "results.jsonl", results))
