@@ -30,7 +30,7 @@ class BackboneEntry:
 
     Attributes:
         name: Value of `--backbone.name`.
-        of: Callable that builds it from a `BackboneConfig` and a `Precision`: its class, a
+        target: Callable that builds it from a `BackboneConfig` and a `Precision`: its class, a
             function, or the text MODULE:CLASS.
         binary: Whether it has binary layers, and therefore training stages.
         settings: Fields of `BackboneConfig` that it uses, besides name, mean and std.
@@ -38,14 +38,14 @@ class BackboneEntry:
     """
 
     name: str
-    of: Build | str
+    target: Build | str
     binary: bool
     settings: frozenset[str]
     plugin: Plugin | None = None
 
     def build(self, config: BackboneConfig, precision: Precision) -> Backbone:
         """Return the network with new weights, drawn from torch's global random state."""
-        return resolve(self.of)(config, precision)  # type: ignore[no-any-return]
+        return resolve(self.target)(config, precision)  # type: ignore[no-any-return]
 
 
 _GRADIENTS = ("activation_gradient", "weight_gradient", "weight_init")

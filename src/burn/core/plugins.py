@@ -213,11 +213,11 @@ def changed_plugins(before: Any, now: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def resolve(of: Any) -> Any:
+def resolve(target: Any) -> Any:
     """Import what a table names as MODULE:NAME, and return anything else as it is."""
-    if not isinstance(of, str):
-        return of
-    module, _, name = of.partition(":")
+    if not isinstance(target, str):
+        return target
+    module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
 

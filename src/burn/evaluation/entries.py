@@ -36,7 +36,7 @@ class ProtocolEntry:
 
     Attributes:
         name: Name of the protocol for `burn evaluate`.
-        of: Function that runs it, with an `EvaluationContext`, the settings and a console as
+        target: Function that runs it, with an `EvaluationContext`, the settings and a console as
             arguments, or the text MODULE:FUNCTION.
         config: The dataclass of its settings.
         images: What its images must have: labels, boxes in VOC's layout, or either.
@@ -47,7 +47,7 @@ class ProtocolEntry:
     """
 
     name: str
-    of: Run | str
+    target: Run | str
     config: type
     images: Images = "labels"
     shares: bool = False
@@ -56,7 +56,7 @@ class ProtocolEntry:
 
     def load(self) -> Run:
         """Return the function that runs the protocol."""
-        return cast("Run", resolve(self.of))
+        return cast("Run", resolve(self.target))
 
 
 PROTOCOLS: dict[str, ProtocolEntry] = {

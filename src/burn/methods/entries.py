@@ -28,9 +28,9 @@ class MethodEntry:
 
     Attributes:
         name: Value of `--method`.
-        of: Its class, or the text MODULE:CLASS. It is called with the backbone and, by name, with
-            what it declares: `config`, `teacher`, and `num_classes`, the number of classes of the
-            labels.
+        target: Its class, or the text MODULE:CLASS. It is called with the backbone and, by name,
+            with what it declares: `config`, `teacher`, and `num_classes`, the number of classes of
+            the labels.
         config: The dataclass of its settings, or None.
         needs: What it learns from: labels or a teacher; head and classifier stand for a teacher
             that has one.
@@ -45,7 +45,7 @@ class MethodEntry:
     """
 
     name: str
-    of: type | str
+    target: type | str
     config: type | None = None
     needs: frozenset[Need] = frozenset()
     views: Views | None = None
@@ -68,7 +68,7 @@ class MethodEntry:
 
     def load(self) -> type:
         """Return its class."""
-        return resolve(self.of)  # type: ignore[no-any-return]
+        return resolve(self.target)  # type: ignore[no-any-return]
 
 
 METHODS: dict[str, MethodEntry] = {}

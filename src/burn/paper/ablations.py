@@ -208,7 +208,7 @@ def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationR
     """
     tables = []
     for group in GROUPS:
-        rows = [_row(row, mine) for row in group.rows if (mine := _of(results, row.variant))]
+        rows = [_row(row, of_row) for row in group.rows if (of_row := _of(results, row.variant))]
         if len(rows) > 1:
             tables.append((group, rows))
     return tables

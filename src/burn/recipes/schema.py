@@ -160,14 +160,14 @@ class Recipe:
             The recipe; if its network is not that of `before`, with its own network's default
             strides in place of those that `before` gave.
         """
-        mine, old = self.backbone, before.backbone
-        if mine.name == old.name:
+        backbone, old = self.backbone, before.backbone
+        if backbone.name == old.name:
             return self
-        if mine.stage_strides == old.stage_strides:
-            mine = replace(mine, stage_strides=BackboneConfig().stage_strides)
-        if mine.resnet_strides == old.resnet_strides:
-            mine = replace(mine, resnet_strides=None)
-        return replace(self, backbone=mine)
+        if backbone.stage_strides == old.stage_strides:
+            backbone = replace(backbone, stage_strides=BackboneConfig().stage_strides)
+        if backbone.resnet_strides == old.resnet_strides:
+            backbone = replace(backbone, resnet_strides=None)
+        return replace(self, backbone=backbone)
 
     def without_unused_teacher_size(self, before: Recipe) -> Recipe:
         """Reset the teacher's size for a method without a teacher.

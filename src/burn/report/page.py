@@ -159,10 +159,10 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
 def _answers_first(neighbours: Sequence[Neighbours], answer: Verdict) -> list[Neighbours]:
     """Return one set for each network and its images, with that of the answer's network first."""
     kept = {(n.model, n.checkpoint, n.train, n.test): n for n in neighbours}
-    mine = answer.network.checkpoint if answer.network else ""
+    chosen = answer.network.checkpoint if answer.network else ""
     name = answer.network.name if answer.network else ""
     return sorted(
-        kept.values(), key=lambda n: not (n.checkpoint == mine and name.startswith(n.model))
+        kept.values(), key=lambda n: not (n.checkpoint == chosen and name.startswith(n.model))
     )
 
 
@@ -212,21 +212,21 @@ def _own_settings(run: Run) -> dict[str, Any]:
 def _group(
     group: Group, place: int, all_networks: Sequence[Network], gathered: Gathered
 ) -> dict[str, Any]:
-    mine = of_group(group, all_networks)
+    members = of_group(group, all_networks)
     folder = group.folder.resolve()
     runs = [run for run in gathered.runs if run.folder.resolve().parent == folder]
     key = f"g{place}"
     if group.ablation:
-        charts, tables = ablation_parts(group, mine, key)
+        charts, tables = ablation_parts(group, members, key)
     else:
-        charts, tables = comparison_charts(mine, key), [comparison_table(mine)]
+        charts, tables = comparison_charts(members, key), [comparison_table(members)]
     return {
         "id": f"group{place + 1}",
         "title": "Ablations" if group.ablation else "Methods at one budget",
         "short": "Ablations" if group.ablation else "Comparison",
         "where": str(group.folder),
         "note": group_note(group),
-        "tables": tables if mine else [],
+        "tables": tables if members else [],
         "charts": charts,
         "legend": [] if group.ablation else _GROUP_LEGEND,
         "small": small_multiples(runs, f"{key}s"),

@@ -107,8 +107,8 @@ def _temporary() -> Path | None:
     except OSError:
         return None
     others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) if hasattr(os, "getuid") else 0
-    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not others
-    return place if mine else None
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not others
+    return place if is_ours else None
 
 
 def _is_complete(folder: Path) -> bool:

@@ -88,12 +88,12 @@ def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
     rows = []
     columns = _columns(results)
     for model in dict.fromkeys(r.model for r in results):
-        mine = [r for r in results if r.model == model]
+        of_model = [r for r in results if r.model == model]
         numbers: dict[str, list[float]] = {}
-        for result in mine:
+        for result in of_model:
             if title := columns.get((result.protocol, result.metric)):
                 numbers.setdefault(title, []).append(result.value)
-        knn = [r.settings for r in mine if (r.protocol, r.metric) == ("knn", "top1")]
+        knn = [r.settings for r in of_model if (r.protocol, r.metric) == ("knn", "top1")]
         trained = [settings["pretraining"] for settings in knn if "pretraining" in settings]
         seconds = [about["seconds"] for about in trained]
         rows.append(

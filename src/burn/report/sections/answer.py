@@ -60,10 +60,10 @@ def opening(
         group = campaign_of(answer, gathered.groups)
         if group is None:
             return _evaluated(answer, answer.network, answer.number, gathered)
-        mine = of_group(group, all_networks)
+        members = of_group(group, all_networks)
         if group.ablation:
-            return _ablated(answer, answer.number, group, mine)
-        return _compared(answer, answer.number, mine)
+            return _ablated(answer, answer.number, group, members)
+        return _compared(answer, answer.number, members)
     runs = [run for run in gathered.runs if run.chosen] or gathered.runs
     if runs:
         return _trained(runs[0])
@@ -123,10 +123,10 @@ def _evaluated(answer: Verdict, network: Network, number: Number, gathered: Gath
     return Opening("unknown", headline, lede, command)
 
 
-def _compared(answer: Verdict, number: Number, mine: Sequence[Network]) -> Opening:
+def _compared(answer: Verdict, number: Number, members: Sequence[Network]) -> Opening:
     rivals = [
         (network, n)
-        for network, n in _students(mine, number)
+        for network, n in _students(members, number)
         if not network.method.startswith("supervised")
     ]
     rivals.sort(key=lambda pair: -pair[1].mean)
@@ -140,11 +140,11 @@ def _compared(answer: Verdict, number: Number, mine: Sequence[Network]) -> Openi
     return Opening("unknown", headline, sentence("compared", answer, shown))
 
 
-def _ablated(answer: Verdict, number: Number, group: Group, mine: Sequence[Network]) -> Opening:
-    variants = _students(mine, number)
+def _ablated(answer: Verdict, number: Number, group: Group, members: Sequence[Network]) -> Opening:
+    variants = _students(members, number)
     recipe = words(group.about, "recipe") or "the recipe"
     best, highest = max(variants, key=lambda pair: pair[1].mean)
-    default = default_variant(group, mine)
+    default = default_variant(group, members)
     usual = default.like(number) if default else None
     one_seed = all(len(n.results) == 1 for _, n in variants)
     other = None if best is default else best
@@ -153,11 +153,11 @@ def _ablated(answer: Verdict, number: Number, group: Group, mine: Sequence[Netwo
     return Opening("unknown", headline, lede)
 
 
-def _students(mine: Sequence[Network], number: Number) -> list[tuple[Network, Number]]:
+def _students(members: Sequence[Network], number: Number) -> list[tuple[Network, Number]]:
     """Return each network with binary layers that has a number like `number`, and its number."""
     kinds = ("binary", "half")
     return [
-        (network, n) for network in mine if network.kind in kinds and (n := network.like(number))
+        (network, n) for network in members if network.kind in kinds and (n := network.like(number))
     ]
 
 

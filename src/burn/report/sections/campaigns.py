@@ -17,8 +17,8 @@ from burn.report.sections.training_curves import by_stage
 
 def of_group(group: Group, all_networks: Sequence[Network]) -> list[Network]:
     """Return the networks of a campaign, the best by kNN first."""
-    mine = [network for network in all_networks if network.group == group.folder]
-    return sorted(mine, key=lambda n: -_mean(n, "knn"))
+    members = [network for network in all_networks if network.group == group.folder]
+    return sorted(members, key=lambda n: -_mean(n, "knn"))
 
 
 def _mean(network: Network, protocol: str) -> float:
@@ -34,10 +34,10 @@ def training_seconds(network: Network) -> float | None:
     return statistics.fmean(measured) if measured else None
 
 
-def comparison_table(mine: Sequence[Network]) -> Table:
+def comparison_table(members: Sequence[Network]) -> Table:
     """Return a table with a row for each network: means and spreads over seeds."""
     rows = []
-    for network in mine:
+    for network in members:
         row = [Cell(network.name, style=colour_of(network))]
         for protocol, metric in (("knn", "top1"), ("linear", "top1"), ("linear", "top5")):
             row.append(_mean_cell(network, protocol, metric))
@@ -51,7 +51,7 @@ def comparison_table(mine: Sequence[Network]) -> Table:
             Cell(duration(seconds) if trained else "", seconds),
         ]
         rows.append(row)
-    numbers = [n for network in mine for n in network.numbers]
+    numbers = [n for network in members for n in network.numbers]
     largest = {n.protocol: n.largest_class for n in numbers if n.largest_class is not None}
     if largest:
         shares = [cell(largest.get(protocol)) for protocol in ("knn", "linear")]
@@ -89,25 +89,25 @@ def group_note(group: Group) -> str:
     return f"{text[:1].upper()}{text[1:]}. ± is the standard deviation over seeds." if text else ""
 
 
-def comparison_charts(mine: Sequence[Network], key: str) -> list[Chart]:
+def comparison_charts(members: Sequence[Network], key: str) -> list[Chart]:
     """Return charts of kNN, of linear accuracy, and of linear accuracy by training time.
 
     Args:
-        mine: Networks of the comparison.
+        members: Networks of the comparison.
         key: Prefix that makes the charts' names unique in the page.
     """
-    floor = next((n for n in mine if n.kind == "random"), None)
+    floor = next((n for n in members if n.kind == "random"), None)
     charts = []
     for protocol, title in (("knn", "kNN top-1, %"), ("linear", "Linear top-1, %")):
-        able = [(n, number_) for n in mine if (number_ := n.find(protocol, "top1"))]
+        able = [(n, measured) for n in members if (measured := n.find(protocol, "top1"))]
         able.sort(key=lambda pair: -pair[1].mean)
         lowest = floor.find(protocol, "top1") if floor else None
-        rows = [Dot(n.name, colour_of(n), n_.values) for n, n_ in able]
+        rows = [Dot(n.name, colour_of(n), measured.values) for n, measured in able]
         note = "lines begin at random weights" if lowest else ""
         charts.append(dots(title, rows, f"{key}{protocol}", lowest.mean if lowest else None, note))
     points = [
         (n.name, colour_of(n), seconds / 60, linear.mean)
-        for n in mine
+        for n in members
         if (seconds := training_seconds(n)) is not None and (linear := n.find("linear", "top1"))
     ]
     title, axes = (
@@ -142,16 +142,16 @@ def small_multiples(runs: Sequence[Run], key: str) -> list[dict[str, str]]:
     return curves
 
 
-def default_variant(group: Group, mine: Sequence[Network]) -> Network | None:
+def default_variant(group: Group, members: Sequence[Network]) -> Network | None:
     """Return the variant that changes nothing: the run that stands for the most variants."""
     runs = dig(group.about, "runs")
     names = [v for v in runs.values() if isinstance(v, str)] if isinstance(runs, Mapping) else []
     usual = max(dict.fromkeys(names), key=names.count, default="two-stages")
-    return next((network for network in mine if network.name == usual), None)
+    return next((network for network in members if network.name == usual), None)
 
 
 def ablation_parts(
-    about: Group, mine: Sequence[Network], key: str
+    about: Group, members: Sequence[Network], key: str
 ) -> tuple[list[Chart], list[Table]]:
     """Return a chart and a table for each group of an ablation with two variants or more.
 
@@ -159,17 +159,17 @@ def ablation_parts(
 
     Args:
         about: Folder of the ablation.
-        mine: Its networks.
+        members: Its networks.
         key: Prefix that makes the charts' names unique in the page.
     """
-    names = {network.name: network for network in mine}
+    names = {network.name: network for network in members}
     variants = [row.variant for group in ablations.GROUPS for row in group.rows]
     by_name = {
         variant: network
         for variant in variants
         if (network := names.get(words(about.about, "runs", variant)) or names.get(variant))
     }
-    floor = next((n for n in mine if n.kind == "random"), None)
+    floor = next((n for n in members if n.kind == "random"), None)
     lowest = floor.find("linear", "top1") if floor else None
     charts, tables = [], []
     for group in ablations.GROUPS:

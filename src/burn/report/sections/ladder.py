@@ -22,7 +22,7 @@ class Rung:
         what: Its kind, or "".
         first: Its value in %.
         second: Its second value in %, or None.
-        mine: Whether the answer is about it.
+        is_answer: Whether the answer is about it.
         floor: Value of the same network with random weights, at its own precision, or None.
     """
 
@@ -31,7 +31,7 @@ class Rung:
     what: str
     first: float
     second: float | None
-    mine: bool
+    is_answer: bool
     floor: float | None
 
 

@@ -24,26 +24,26 @@ def result_tables(all_networks: Sequence[Network]) -> list[Table]:
         here = (n.protocol for network in all_networks for n in network.numbers)
         others = tuple(dict.fromkeys(name for name in here if name not in PROTOCOLS))
         for family in (PROTOCOLS[:5], ("svm",), ("detection",), others):
-            mine = [
+            shown = [
                 (network, n)
                 for network in all_networks
                 for n in network.numbers
                 if (n.train, n.test) == (train, test) and n.protocol in family
             ]
-            if mine:
-                tables.append(_pivot(mine, train, test))
+            if shown:
+                tables.append(_pivot(shown, train, test))
     return tables
 
 
-def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Table:
-    protocols = dict.fromkeys((*PROTOCOLS, *(n.protocol for _, n in mine)))
+def _pivot(shown: Sequence[tuple[Network, Number]], train: str, test: str) -> Table:
+    protocols = dict.fromkeys((*PROTOCOLS, *(n.protocol for _, n in shown)))
     order = {protocol: place for place, protocol in enumerate(protocols)}
     labels = sorted(
-        dict.fromkeys((order[n.protocol], n.label) for _, n in mine), key=lambda pair: pair[0]
+        dict.fromkeys((order[n.protocol], n.label) for _, n in shown), key=lambda pair: pair[0]
     )
     means: dict[str, list[float]] = {}
     named: dict[str, tuple[Network, dict[str, Number]]] = {}
-    for network, n in mine:
+    for network, n in shown:
         means.setdefault(n.label, []).append(n.mean)
         named.setdefault(network.name, (network, {}))[1][n.label] = n
     rows = []
@@ -65,7 +65,7 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
     if train == test:
         title = f"Learned and evaluated on {short_path(train)}"
     columns = ["network", *(label for _, label in labels)]
-    largest = {n.label: n.largest_class for _, n in mine if n.largest_class is not None}
+    largest = {n.label: n.largest_class for _, n in shown if n.largest_class is not None}
     if largest:
         rows.append(
             [
@@ -79,7 +79,7 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
         title = f"{next(iter(named))}: {title[:1].lower()}{title[1:]}"
         columns = ["number", "%"] + (["always the largest class, %"] if largest else [])
     numbers = frozenset(range(1, len(columns)))
-    return Table(title, columns, rows, numbers, f"In percent. {_how([n for _, n in mine])}")
+    return Table(title, columns, rows, numbers, f"In percent. {_how([n for _, n in shown])}")
 
 
 def _how(numbers: Sequence[Number]) -> str:
