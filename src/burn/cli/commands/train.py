@@ -383,7 +383,7 @@ def _newest(folder: Path, protocol: str) -> Result:
     """Return the accuracy that a step has just measured, or an earlier call of it."""
     accuracies = _measured(folder, protocol)
     value = accuracies[-1].value if accuracies else None
-    if type(value) not in (int, float) or not 0 <= value <= 100:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:
         raise UserError(
             f"{folder / 'results.jsonl'} has no accuracy of {protocol}: remove {folder}, and the "
             "same command does this step again"
