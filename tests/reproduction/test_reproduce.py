@@ -31,6 +31,11 @@ def commands(scale: str, tmp_path: Path) -> tuple[int, list[list[str]]]:
     return done.returncode, [shlex.split(line) for line in done.stdout.splitlines()]
 
 
+def _shape(words: list[str]) -> tuple[str, ...]:
+    """A command without its numbers, of which many differ in nothing else."""
+    return tuple(re.sub(r"\d+", "0", word) for word in words)
+
+
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_every_command_has_its_options(
     scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -39,9 +44,10 @@ def test_every_command_has_its_options(
     assert status == 0
     assert {words[1] for words in found if words[0] == "analyze"} == ANALYSES
     assert {"compare", "ablate"} <= {words[0] for words in found}
-    for words in found:
+    for words in map(list, dict.fromkeys(map(_shape, found))):
         assert f"runs/reproduction/{scale}/" in words[words.index("--out") + 1]
-        assert main([*words[: 2 if words[0] == "analyze" else 1], "--help"]) == 0
+        named = 2 if words[0] in ("analyze", "evaluate") else 1
+        assert main([*words[:named], "--help"]) == 0
         known = set(re.findall(r"^  (?:-h, )?--([\w.-]+)", capsys.readouterr().out, re.MULTILINE))
         given = {word.removeprefix("--") for word in words if word.startswith("--")}
         assert given <= known, words
