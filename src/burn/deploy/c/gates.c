@@ -24,7 +24,8 @@ static float sigmoid(float x) {
         uint32_t bits;
         float number;
     } power; /* 2^-n */
-    if (!(size < 87)) return x < 0 ? 0 : x > 0 ? 1 : x; /* what is no number stays none */
+    /* What is no number stays none. */
+    if (!(size < 87)) return x < 0 ? 0 : x > 0 ? 1 : x;
     /* e^-size = 2^-n e^r with the n for which r is smallest; log 2 in two parts, of which the first
      * has few bits. */
     const uint32_t n = (uint32_t)(size * 1.44269504f + 0.5f);
