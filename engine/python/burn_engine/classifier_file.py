@@ -163,8 +163,8 @@ def check_classifier_output(path: Path, base: str | os.PathLike[str], *, overwri
         return
     with reading(path), path.open("rb") as file:
         first = file.read(FIRST)
-    if first and kind_of(first) != PACKED:
-        kind = kind_of(first)
+    kind = kind_of(first)
+    if first and kind != PACKED:
         raise ValueError(
             f"{path} is not a packed network{f' but {kind}' if kind else ''}, which --overwrite "
             "replaces: give another name, or remove it"

@@ -18,10 +18,9 @@ from burn_engine.format import ImageSize
 from burn_engine.images import enough_for, prepare, read_input
 from burn_engine.many import paths_in
 from burn_engine.pixels import MOST_BYTES, decode
-from burn_engine.tar import DamagedTar, members_of
+from burn_engine.tar import COMPRESSED, DamagedTar, members_of
 
 _TAR_SUFFIX = ".tar"
-_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")  # which are refused
 UNKNOWN = (0, 0)  # the stamp of what cannot be opened, or is no file
 _IN_TAR = ":"  # between the path of a tar file and the name of its member
 _TAR_MEMBER = re.compile(re.escape(_TAR_SUFFIX + _IN_TAR), re.IGNORECASE)
@@ -193,7 +192,7 @@ def _in_64_bits(nanoseconds: int) -> int:
 
 
 def _is_tar(argument: str) -> bool:
-    return argument.lower().endswith((_TAR_SUFFIX, *_COMPRESSED)) and Path(argument).is_file()
+    return argument.lower().endswith((_TAR_SUFFIX, *COMPRESSED)) and Path(argument).is_file()
 
 
 def _files(arguments: Sequence[str], base: Path, say: Callable[[str], None]) -> Iterator[Photo]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")  # suffixes that are refused
 _BLOCK = 512
 _MOST_NAME = 1 << 20  # bytes of the entry that holds a long name
 
@@ -37,7 +38,7 @@ class Member(NamedTuple):
 
 @dataclass
 class _Extension:
-    """What stands in front of a header and is said of its entry: it comes before the header's."""
+    """What entries in front of a header say of its entry; it takes precedence over the header."""
 
     name: bytes | None = None
     link: bytes | None = None

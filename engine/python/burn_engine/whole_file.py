@@ -18,6 +18,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _ABANDONED = 60.0  # seconds after which a file that no process holds is left of one that was killed
 
 
@@ -45,7 +46,7 @@ def whole_file(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            (_become if new else replace)(beside, target)
+            (rename_to_new if new else replace)(beside, target)
         finally:
             beside.unlink(missing_ok=True)
     except FileExistsError:
@@ -76,19 +77,22 @@ def replace(beside: Path, path: Path) -> None:
     beside.replace(path)
 
 
-def _become(beside: Path, path: Path) -> None:
-    """Give a file a name that no file has, also if one gets it at this moment.
+def rename_to_new(beside: Path, path: Path) -> None:
+    """Give a file a name that no other file has, by a hard link, which replaces none.
+
+    The file keeps its old name as well, except on a file system without hard links.
 
     Raises:
-        FileExistsError: There is one.
+        FileExistsError: There is one, perhaps since a moment ago.
+        OSError: The file cannot get the name.
     """
     try:
         os.link(beside, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        if path.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
         beside.replace(path)
 
 

@@ -102,11 +102,10 @@ def find_checkpoint(path: Path) -> Path:
         if (match := re.fullmatch(r"stage(\d+)\.safetensors", file.name))
     }
     if not stages:
-        begun = (path / "stage1").is_dir()
-        hint = f": to finish it, burn pretrain --resume --out {shlex.quote(str(path))}"
-        raise UserError(
-            f"{path} holds no finished stage (stage1.safetensors){hint if begun else ''}"
-        )
+        hint = ""
+        if (path / "stage1").is_dir():
+            hint = f": to finish it, burn pretrain --resume --out {shlex.quote(str(path))}"
+        raise UserError(f"{path} holds no finished stage (stage1.safetensors){hint}")
     return stages[max(stages)]
 
 

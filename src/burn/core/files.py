@@ -19,10 +19,10 @@ except ImportError:  # Windows
     fcntl = None
 
 from burn.core.errors import UserError
+from burn_engine.whole_file import rename_to_new
 
 _BESIDE = ".writing."  # prefix of the folders that hold unfinished files
 _OWN_FOLDER = re.compile(re.escape(_BESIDE) + "[0-9a-f]{16}")
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class Busy(UserError):
@@ -89,19 +89,14 @@ def write_beside(
 
 
 def _rename_to_new(temporary: Path, path: Path) -> None:
-    """Rename by a hard link, which, unlike a rename, does not replace another process's file."""
+    """Rename without replacing another process's file."""
     try:
-        os.link(temporary, path)
+        rename_to_new(temporary, path)
     except FileExistsError:
         raise UserError(
             f"{path} already exists: another command has written it meanwhile; remove it, or give "
             "another name"
         ) from None
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        require_free(path)
-        temporary.replace(path)
 
 
 def _as_os_error(error: Exception, path: Path) -> OSError | None:

@@ -341,12 +341,12 @@ def _labels(results: Sequence[Result]) -> dict[str, str]:
         names = sorted({name for s in settings for name in s})
         differ = [name for name in names if len({json.dumps(s.get(name)) for s in settings}) > 1]
         for key, distinguishing in variants.items():
-            settings_text = [
+            texts = [
                 f"{_plain(name)} {_plain(distinguishing[name])}"
                 for name in differ
                 if name in distinguishing
             ]
-            labels[key] = ", ".join([number_name(protocol, metric), *settings_text])
+            labels[key] = ", ".join([number_name(protocol, metric), *texts])
     return labels
 
 

@@ -393,18 +393,14 @@ def _stage(read: _Published, given: int | None) -> int:
     shapes: such a file does not tell the stage. Raises UserError where the two stages differ, and
     where there is neither.
     """
-    stage_in_file = 2 if read.kind != "4-D" else 1 if read.format == "reactnet" else None
-    if stage_in_file is not None and given not in (None, stage_in_file):
+    stated = 2 if read.kind != "4-D" else 1 if read.format == "reactnet" else None
+    if stated is not None and given not in (None, stated):
         hint = (
-            ""
-            if stage_in_file == 2 or read.heads
-            else "; for a file of BURN give --format burn-release"
+            "" if stated == 2 or read.heads else "; for a file of BURN give --format burn-release"
         )
-        raise UserError(
-            f"its weights are {read.kind}, which is stage {stage_in_file}, not {given}{hint}"
-        )
-    if stage_in_file == 2 or (stage_in_file == 1 and read.heads):
-        return stage_in_file
+        raise UserError(f"its weights are {read.kind}, which is stage {stated}, not {given}{hint}")
+    if stated == 2 or (stated == 1 and read.heads):
+        return stated
     if given is not None:
         return given
     if read.format == "reactnet":

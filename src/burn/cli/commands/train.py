@@ -323,8 +323,12 @@ class _Steps:
     def _finetune(self, network: str, train: str, test: str, work: Path) -> Result:
         """Fine-tune all layers; return the top-1 accuracy on the test images."""
         folder, request = work / "tuned", self._request
-        if not (is_measured := _measured(folder, "finetune")) or not _has_weights(folder):
-            self._forget(work, *["tuned"] if is_measured else [])
+        is_done = bool(_measured(folder, "finetune"))
+        if is_done and not _has_weights(folder):
+            self._forget(work, "tuned")
+            is_done = False
+        if not is_done:
+            self._forget(work)
             words = [network, "--train", train, "--test", test, "--teacher", request.teacher]
             words += ["--epochs", str(request.epochs), *self._seed()]
             words += ["--resume"] if (folder / "run.json").exists() else []

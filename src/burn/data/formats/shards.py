@@ -45,12 +45,11 @@ from burn.data.labels import (
     named,
 )
 from burn_engine.folders import is_image
-from burn_engine.tar import DamagedTar, members_of
+from burn_engine.tar import COMPRESSED, DamagedTar, members_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _LONGEST_CLASS = 1024  # bytes of a class that are read
 # Neighbouring images that are read at once: enough for a disk to read sequentially, and for row
 # groups, which are decoded again for each of their blocks, not to be decoded too often; few enough
@@ -324,7 +323,7 @@ def find_shards(spec: str, split: Split = "train") -> tuple[list[Path], str, str
     shards = [file for file in files if file.suffix in (".tar", ".parquet")]
     for shard in shards:
         require_regular(shard)  # a dangling link or a pipe is an error, and is not left out
-    packed = [file for file in files if file.name.endswith(_COMPRESSED)]
+    packed = [file for file in files if file.name.endswith(COMPRESSED)]
     if packed:
         raise UserError(f"{packed[0]} is compressed: unpack it to a plain .tar, e.g. with gunzip")
     if not shards:
