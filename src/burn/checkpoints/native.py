@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -102,9 +101,9 @@ def find_checkpoint(path: Path) -> Path:
         if (match := re.fullmatch(r"stage(\d+)\.safetensors", file.name))
     }
     if not stages:
-        hint = ""
-        if (path / "stage1").is_dir():
-            hint = f": to finish it, burn pretrain --resume --out {shlex.quote(str(path))}"
+        # Of pretraining or fine-tuning.
+        begun = (path / "stage1").is_dir()
+        hint = ": the command that began it goes on with --resume" if begun else ""
         raise UserError(f"{path} holds no finished stage (stage1.safetensors){hint}")
     return stages[max(stages)]
 

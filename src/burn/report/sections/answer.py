@@ -174,7 +174,7 @@ def _trained(run: Run) -> Opening:
         word, headline = "no", "Its features collapsed"
     elif not run.finished:
         headline = "Not trained to its end"
-    command = shlex.join(["burn", "pretrain", "--resume", "--out", str(run.folder)])
+    command = ""
     if run.finished:
         command = shlex.join(["burn", "evaluate", "knn", str(run.folder), "--train"])
         command += " TRAIN --test TEST --out evaluated"
