@@ -228,7 +228,7 @@ def test_a_run_under_way_is_shown_as_such(tmp_path: Path):
     assert "Not trained to its end." in text
     assert "trained on cifar10/train.parquet: 1 of 2 stages are done" in text
     assert "not trained to its end: 1 of 2 stages, at step 200 of the next" in text
-    assert "The command that began it goes on with --resume." in text
+    assert "The command that began it goes on with --resume" in text
 
 
 def test_a_run_without_a_classifier_has_no_classes_and_no_course_of_lambda(tmp_path: Path):
