@@ -12,14 +12,13 @@ The checks, each of which stands in the file as soon as it has ended:
 - stages: bfloat16 training in two stages, and its evaluation, end with finite numbers.
 - repeats: with --deterministic, a run that is repeated, and one that is interrupted and resumed,
   have the same weights bit for bit; without, by how much they differ.
-- kernels: with --kernels triton, the first steps are the CPU's, and repeat bit by bit.
 - graphs: with --cuda-graphs, every method that can be recorded trains as without.
 - options: images/s and memory of training with and without each option.
 - devices: two GPUs give the first loss of one. With a single GPU this is left out.
 - step: benchmarks/training.py, ReActNet-A against the same step in ordinary operations.
 
 On a CPU, the GPU's part is played by the same CPU with one thread and without oneDNN, which rounds
-otherwise; kernels and graphs, and their options, are left out.
+otherwise; graphs, and their option, are left out.
 It ends with a paragraph to paste into an issue, and with status 1 if a check failed.
 """
 
@@ -307,31 +306,6 @@ def interrupting(run: Path) -> Iterator[None]:
         thread.join()
 
 
-def check_kernels(bench: Bench) -> Numbers:
-    """Compare Triton's kernels with the CPU, and with themselves."""
-    if not bench.on_gpu:
-        return NO_GPU
-    recipe, teacher = small_recipe("burn"), bench.teacher_of("burn")
-    numbers: Numbers = {}
-    for kind, arithmetic in (("float64", float64), ("float32", contextlib.nullcontext)):
-        expected, first, second = (bench.new("kernels") for _ in range(3))
-        with arithmetic():
-            bench.train(recipe, expected, teacher, device="cpu")
-            for out in (first, second):
-                bench.train(recipe, out, teacher, deterministic=True, kernels="triton")
-        numbers[kind] = compared(first, expected) | {"repeated": same_weights(first, second)}
-    wrong = [
-        kind
-        for kind, bounds in BOUNDS.items()
-        if not all(numbers[kind][name] <= bound for name, bound in bounds.items())
-    ]
-    if wrong:
-        raise Failed(f"--kernels triton: not what the CPU computes in {', '.join(wrong)}", numbers)
-    if not all(each["repeated"] for each in numbers.values()):
-        raise Failed("--kernels triton does not give the same bits again", numbers)
-    return numbers
-
-
 def check_graphs(bench: Bench) -> Numbers:
     """Compare steps that are recorded and replayed with ordinary ones, in float64."""
     if not bench.on_gpu:
@@ -361,13 +335,6 @@ def check_graphs(bench: Bench) -> Numbers:
     return numbers
 
 
-GPU_OPTIONS: dict[str, dict[str, Any]] = {
-    "--kernels triton": {"kernels": "triton"},
-    "--cuda-graphs": {"cuda_graphs": True},
-    "--kernels triton --cuda-graphs": {"kernels": "triton", "cuda_graphs": True},
-}
-
-
 def check_options(bench: Bench) -> Numbers:
     """Measure training of burn_small's network with and without each option."""
     batch, steps = (512, 40) if bench.on_gpu else (32, 4)
@@ -387,11 +354,10 @@ def check_options(bench: Bench) -> Numbers:
         options["bfloat16, --compile"] = ("bfloat16", {"compile": True})
         formats.append("bfloat16")
     for compute in formats:
-        for name, settings in GPU_OPTIONS.items():
-            options[f"{compute}, {name}"] = (compute, settings)
+        options[f"{compute}, --cuda-graphs"] = (compute, {"cuda_graphs": True})
     numbers: Numbers = {}
     for name, (compute, settings) in options.items():
-        if settings in GPU_OPTIONS.values() and not bench.on_gpu:
+        if "cuda_graphs" in settings and not bench.on_gpu:
             numbers[name] = NO_GPU
             continue
         out = bench.new("options")
@@ -466,7 +432,6 @@ CHECKS: dict[str, Check] = {
     "methods": check_methods,
     "stages": check_stages,
     "repeats": check_repeats,
-    "kernels": check_kernels,
     "graphs": check_graphs,
     "options": check_options,
     "devices": check_devices,
@@ -514,11 +479,6 @@ def paragraph(report: Numbers) -> str:
         said.append(
             "With --deterministic the same bits when repeated and resumed; without, weights differ "
             f"by up to {repeats['not_deterministic']:.1e}."
-        )
-    if (kernels := done.get("kernels")) and "left_out" not in kernels:
-        said.append(
-            f"With --kernels triton: first losses to {kernels['float64']['first_loss']:.1e} in "
-            f"float64, {kernels['float32']['first_loss']:.1e} in float32, and the same bits again."
         )
     if (graphs := done.get("graphs")) and "left_out" not in graphs:
         recorded = {name: each for name, each in graphs.items() if "left_out" not in each}

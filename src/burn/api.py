@@ -49,7 +49,7 @@ from burn.recipes.registry import DEFAULT, find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.load.files import MOST_PICTURE
 from burn.report.render.tables import number_name
-from burn.runtime.compute import Compute, Device, Kernels
+from burn.runtime.compute import Compute, Device
 from burn.training.plan import Machine, RunPlan
 from burn.training.records.summary import StageSummary
 from burn.training.records.view_samples import NAME as VIEWS
@@ -217,7 +217,6 @@ def pretrain(
     save_every: float = 5.0,
     compile: bool = False,
     deterministic: bool = False,
-    kernels: Kernels = "torch",
     cuda_graphs: bool = False,
     teacher_cache: str | Path | None = None,
     progress: bool = True,
@@ -248,8 +247,6 @@ def pretrain(
         save_every: Minutes between two resume files.
         compile: Run the student's training passes through `torch.compile`.
         deterministic: On a GPU, the same call gives the same bits, at a cost in speed.
-        kernels: What ReActNet's blocks train with on a GPU: torch, PyTorch's operations, or triton,
-            burn's own kernels, which move less memory.
         cuda_graphs: Record a step's kernels once and replay them, on one GPU, which is faster.
         teacher_cache: Folder that keeps the teacher's features of the views for later runs.
         progress: Show a summary and a progress bar on standard error.
@@ -297,7 +294,6 @@ def pretrain(
             "save_every": save_every,
             "compile": compile,
             "deterministic": deterministic,
-            "kernels": kernels,
             "cuda_graphs": cuda_graphs,
             "teacher_cache": cache,
         },

@@ -37,18 +37,17 @@ def read(file: Path) -> dict[str, Any]:
 @pytest.mark.long
 def test_what_it_finds_on_a_cpu(gpu_check: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "found.json"
-    words = ["--device=cpu", "--only=methods,stages,repeats,kernels,graphs", "--methods=burn"]
+    words = ["--device=cpu", "--only=methods,stages,repeats,graphs", "--methods=burn"]
     assert gpu_check.main([*words, f"--out={out}"]) == 0
     report, printed = read(out), capsys.readouterr().out
-    assert list(report["checks"]) == ["methods", "stages", "repeats", "kernels", "graphs"]
+    assert list(report["checks"]) == ["methods", "stages", "repeats", "graphs"]
     assert all(check["passed"] for check in report["checks"].values())
     methods = report["checks"]["methods"]["numbers"]
     assert list(methods) == ["burn"]
     assert set(methods["burn"]) == {"float64", "float32"}
     repeats = report["checks"]["repeats"]["numbers"]
     assert repeats["interrupted"]
-    for name in ("kernels", "graphs"):
-        assert "need a GPU" in report["checks"][name]["numbers"]["left_out"]
+    assert "need a GPU" in report["checks"]["graphs"]["numbers"]["left_out"]
     assert "As on the CPU: burn: first losses to 0.0e+00 in float64" in printed
     assert "the same bits when repeated and resumed" in printed
     assert str(out) in printed
@@ -87,7 +86,7 @@ def test_a_loss_that_is_not_finite_is_a_failure(gpu_check: Any, monkeypatch: Any
 
 
 @pytest.mark.long
-def test_the_options_of_a_gpu_as_on_one(
+def test_the_option_of_a_gpu_as_on_one(
     gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """With the CPU in the GPU's place, and the options left out of the runs."""
@@ -96,7 +95,7 @@ def test_the_options_of_a_gpu_as_on_one(
     train = gpu_check.Bench.train
 
     def without(self: Any, *arguments: Any, **named: Any) -> None:
-        given = {name: named.pop(name) for name in ("kernels", "cuda_graphs") if name in named}
+        given = {name: named.pop(name) for name in ("cuda_graphs",) if name in named}
         asked.append(given)
         train(self, *arguments, **named | ({"steps": 4} if "steps" in named else {}))
 
@@ -108,16 +107,10 @@ def test_the_options_of_a_gpu_as_on_one(
     }  # fmt: skip
     assert "drawn on the CPU" in graphs["mocov2"]["left_out"]
     assert [given for given in asked if given] == [{"cuda_graphs": False}, {"cuda_graphs": True}]
-    asked.clear()
-    kernels = gpu_check.check_kernels(bench)
-    assert all(kernels[kind]["repeated"] for kind in ("float64", "float32"))
-    assert [given for given in asked if given] == [{"kernels": "triton"}] * 4
     report = {"machine": gpu_check.machine_facts("cpu"), "checks": {
-        "kernels": {"passed": True, "numbers": kernels},
         "graphs": {"passed": True, "numbers": graphs},
     }}  # fmt: skip
     said = gpu_check.paragraph(report)
-    assert "With --kernels triton: first losses to 0.0e+00 in float64" in said
     assert "With --cuda-graphs as without: supervised; the same bits: supervised." in said
 
 

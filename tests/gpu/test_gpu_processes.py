@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from pretend import CUDA, OnGpu, group_of_two, on_gpu, pretended
+from pretend import CUDA, group_of_two, on_gpu, pretended
 from steps import CASES
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -18,8 +17,6 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import block_plan
 from burn.backbones.reactnet import Block
 from burn.core.types import Precision
-from burn.layers.fused.choice import block_kernels
-from burn.layers.fused.launch import Launch
 from burn.methods.base import Method
 from burn.methods.shared.contrast import gather
 from burn.methods.shared.standardize import Standardize
@@ -52,38 +49,6 @@ def test_a_block_with_sync_norm_saves_its_input_and_two_maps_and_waits_for_nothi
         out.float().square().sum().backward()
         assert not gpu.waits
     assert "_Block" in type(out.grad_fn).__name__
-    assert sorted(t.shape[1] for t in kept if t.numel() > 2000) == [8, 8, 16]
-
-
-@pytest.mark.parametrize("synchronize", [True, False])
-def test_a_block_of_tritons_kernels_saves_as_much_and_waits_for_nothing(
-    synchronize: bool, monkeypatch: pytest.MonkeyPatch
-):
-    """The kernels themselves do not run here; tests/layers/test_fused.py runs them."""
-
-    def launched(self: Launch) -> None:
-        every = [*self.reads, *self.writes, *self.vectors]
-        assert all(isinstance(tensor, OnGpu) for tensor in every if tensor is not None)
-        for tensor in self.writes:
-            if tensor is not None:
-                tensor.fill_(1.0)
-
-    monkeypatch.setattr(Launch, "run", launched)
-    block: Any = Block(*block_plan("block", 8, 16, 2), BackboneConfig(), Precision.BINARY)
-    kept: list[Tensor] = []
-    with group_of_two() if synchronize else nullcontext(), pretended() as gpu:
-        if synchronize:
-            nn.SyncBatchNorm.convert_sync_batchnorm(block)
-        on_gpu(block)
-        x = torch.randn(4, 8, 16, 16).to(CUDA, torch.bfloat16).requires_grad_()
-        gpu.waits.clear()
-        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
-        with hooks, block_kernels("triton"):
-            out = block(x)
-        out.float().square().sum().backward()
-        assert not gpu.waits
-        assert gpu.exchanges["cuda"] == (4 if synchronize else 0)
-    assert "FusedBlock" in type(out.grad_fn).__name__
     assert sorted(t.shape[1] for t in kept if t.numel() > 2000) == [8, 8, 16]
 
 

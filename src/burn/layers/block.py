@@ -10,8 +10,7 @@ of them are cheap to compute again:
 
 Therefore a block saves its input and the outputs of its two convolutions, and computes the rest
 again, which takes passes over memory but no convolution. Binary weights are computed again too.
-SyncBN's statistics are exchanged inside, so that several GPUs save as little. On a GPU
-`burn.layers.fused` can do the same with fewer passes over memory (`--kernels triton`).
+SyncBN's statistics are exchanged inside, so that several GPUs save as little.
 tests/layers/test_block.py compares the block with its layers applied one by one.
 """
 
@@ -30,7 +29,6 @@ from burn.layers.activation import (
     shifted_by,
     sum_products,
 )
-from burn.layers.fused.choice import uses_triton
 from burn.layers.half import Half, parted
 from burn.layers.sign import (
     copied_sign,
@@ -53,11 +51,6 @@ def train_block(x: Tensor, halves: Sequence[Half]) -> Tensor:
         assert half.norm.num_batches_tracked is not None
         half.norm.num_batches_tracked.add_(1)
     parameters = [parameter for half in halves for parameter in half.parameters()]
-    if uses_triton(x):
-        # Triton is not installed everywhere.
-        from burn.layers.fused.block import FusedBlock
-
-        return FusedBlock.apply(x, tuple(halves), *parameters)  # type: ignore[no-any-return]
     return _Block.apply(x, tuple(halves), *parameters)  # type: ignore[no-any-return]
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda"]
 Compute = Literal["auto", "float32", "bfloat16"]
-Kernels = Literal["torch", "triton"]
 
 
 def torch_device(device: Device) -> torch.device:

@@ -8,7 +8,7 @@ from burn.backbones.registry import check_backbone
 from burn.core.errors import UserError, shortened
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_share, require_within
-from burn.runtime.compute import Device, Kernels
+from burn.runtime.compute import Device
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,6 @@ class Machine:
         profile: time the parts of a step, and print it after stages.
         compile: run the networks through torch.compile, from torch 2.14 on.
         deterministic: give the same bits again, on a GPU and a busy CPU too, but slower.
-        kernels: PyTorch's or burn's own, in ReActNets on a GPU.
         cuda_graphs: record a step's kernels and replay them, on one GPU, which is faster.
         teacher_cache: folder that keeps the teacher's features of the views for later runs.
     """
@@ -77,7 +76,6 @@ class Machine:
     profile: bool = False
     compile: bool = False
     deterministic: bool = False
-    kernels: Kernels = "torch"
     cuda_graphs: bool = False
     teacher_cache: str | None = None
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from burn.backbones.plan import REACTNETS
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.layers import BinaryConv2d
-from burn.layers.fused.choice import require_triton
 from burn.methods.entries import find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
@@ -34,46 +32,30 @@ def check_shares(recipe: Recipe, processes: Processes) -> None:
 
 
 def check_gpu_options(plan: RunPlan, machine: Machine, processes: Processes) -> None:
-    """Check that `--kernels triton` and `--cuda-graphs` can do what they are asked for.
+    """Check that `--cuda-graphs` can do what it is asked for.
 
     Raises:
-        UserError: One of them cannot, on this device or with the other settings.
+        UserError: It cannot, on this device or with the other settings.
     """
-    on_gpu, recipe = processes.device.type == "cuda", plan.recipe
-    if machine.kernels == "triton":
-        _refuse(
-            "--kernels triton",
-            (not on_gpu, "needs a GPU, and this run is on a CPU"),
-            (machine.compile, "and --compile exclude each other"),
-            (
-                recipe.backbone.name not in REACTNETS,
-                f"is for the reactnet networks, and this run trains {recipe.backbone.name}",
-            ),
-        )
-        require_triton()
-    if machine.cuda_graphs:
-        why = why_not_recorded(recipe.method, recipe.settings)
-        _refuse(
-            "--cuda-graphs",
-            (not on_gpu, "needs a GPU, and this run is on a CPU"),
-            (processes.count > 1, f"is for one process, and this run has {processes.count}"),
-            (recipe.accumulate > 1, f"needs --accumulate 1 (it is {recipe.accumulate})"),
-            (machine.compile, "and --compile exclude each other"),
-            (machine.profile, "and --profile exclude each other: replayed steps have no parts"),
-            (
-                machine.teacher_cache is not None,
-                "and --teacher-cache exclude each other: the number of features that are not "
-                "cached varies",
-            ),
-            (why is not None, f"cannot record method {recipe.method}: {why}"),
-        )
-
-
-def _refuse(option: str, *problems: tuple[bool, str]) -> None:
-    """Raise UserError for the first problem that there is."""
-    for there_is, what in problems:
+    if not machine.cuda_graphs:
+        return
+    recipe = plan.recipe
+    why = why_not_recorded(recipe.method, recipe.settings)
+    for there_is, what in (
+        (processes.device.type != "cuda", "needs a GPU, and this run is on a CPU"),
+        (processes.count > 1, f"is for one process, and this run has {processes.count}"),
+        (recipe.accumulate > 1, f"needs --accumulate 1 (it is {recipe.accumulate})"),
+        (machine.compile, "and --compile exclude each other"),
+        (machine.profile, "and --profile exclude each other: replayed steps have no parts"),
+        (
+            machine.teacher_cache is not None,
+            "and --teacher-cache exclude each other: the number of features that are not "
+            "cached varies",
+        ),
+        (why is not None, f"cannot record method {recipe.method}: {why}"),
+    ):
         if there_is:
-            raise UserError(f"{option} {what}; leave {option} out")
+            raise UserError(f"--cuda-graphs {what}; leave --cuda-graphs out")
 
 
 def smaller_batch(recipe: Recipe, processes: Processes) -> str:

@@ -85,8 +85,7 @@ class PreparedRun:
         )
         self.machine_described = describe_machine(processes.device, processes.count)
         if processes.device.type == "cuda":
-            chosen = {"kernels": machine.kernels, "cuda_graphs": machine.cuda_graphs}
-            self.machine_described |= chosen
+            self.machine_described["cuda_graphs"] = machine.cuda_graphs
 
     def _open_cache(self) -> TeacherCache | None:
         """Open the cache of the teacher's features, or return None if the user gave no folder."""

@@ -19,7 +19,6 @@ from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.data.checks import require_outside
 from burn.data.loader import Transform
-from burn.layers.fused.choice import block_kernels
 from burn.learning.resume_files import ResumeFiles
 from burn.methods.base import Method
 from burn.recipes.schema import Recipe
@@ -109,7 +108,6 @@ def train_plan(
             gpu_arithmetic(
                 processes.device, fixed_shapes=True, deterministic=machine.deterministic
             ),
-            block_kernels(machine.kernels),
         ):
             processes.run_on_main(lambda: check_gpu_options(plan, machine, processes))
             processes.run_on_main(lambda: check_shares(plan.recipe, processes))

@@ -27,7 +27,7 @@ _GROUPS = {  # the first holds what nearly every run needs
     ),
     "speed and hardware": (
         "device", "workers", "compute", "compile", "teacher_cache", "deterministic", "devices",
-        "num_nodes", "kernels", "cuda_graphs", "profile",
+        "num_nodes", "cuda_graphs", "profile",
     ),
     "interruptions, faults and monitoring": (
         "overwrite", "save_every", "on_nonfinite", "max_bad", "monitor_every", "json",

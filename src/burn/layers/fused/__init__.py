@@ -1,1 +1,0 @@
-"""A ReActNet block in training whose operations between convolutions are Triton kernels."""
