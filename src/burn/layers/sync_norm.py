@@ -105,33 +105,12 @@ def synchronized_norm(
         The normalized map; mean and inverse standard deviation of each channel; and the number of
         its values in all processes, a scalar on the device.
     """
-    mean, variance, count = shared_statistics(_local_statistics(y, norm.eps), norm)
-    z = y
-    if y.numel():
-        z = F.batch_norm(y, mean, variance, gain, bias, training=False, eps=norm.eps)
-    return z, mean, (variance + norm.eps).rsqrt(), count
-
-
-def shared_statistics(
-    local: Tensor, norm: nn.BatchNorm2d | nn.SyncBatchNorm
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Exchange statistics with the other processes, and update the running ones.
-
-    Args:
-        local: Mean and variance of each channel, and the number of its values, in this process:
-            (2 · channels + 1,).
-        norm: The layer.
-
-    Returns:
-        Mean and variance of each channel over all processes, and the number of its values in all
-        of them, a scalar on the device.
-    """
+    local = _local_statistics(y, norm.eps)
     assert norm.running_mean is not None
     assert norm.running_var is not None
     assert norm.momentum is not None
-    world = distributed.get_world_size(norm_group(norm))
-    shares = [torch.empty_like(local) for _ in range(world)]
-    distributed.all_gather(shares, local, group=norm_group(norm))
+    shares = [torch.empty_like(local) for _ in range(distributed.get_world_size(_group(norm)))]
+    distributed.all_gather(shares, local, group=_group(norm))
     channels = len(local) // 2
     means, variances, numbers = torch.stack(shares).split([channels, channels, 1], dim=1)
     count = numbers.sum()
@@ -141,7 +120,10 @@ def shared_statistics(
     norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
     unbiased = (variance * (count / (count - 1))).to(norm.running_var.dtype)
     norm.running_var.lerp_(unbiased, norm.momentum)
-    return mean, variance, count
+    z = y
+    if y.numel():
+        z = F.batch_norm(y, mean, variance, gain, bias, training=False, eps=norm.eps)
+    return z, mean, (variance + norm.eps).rsqrt(), count
 
 
 def _local_statistics(y: Tensor, eps: float) -> Tensor:
@@ -189,7 +171,7 @@ def synchronized_norm_backward(
     else:
         grad_gain, grad_bias = torch.zeros_like(mean), torch.zeros_like(mean)
     sums = torch.cat([grad_gain, grad_bias])
-    distributed.all_reduce(sums, group=norm_group(norm))
+    distributed.all_reduce(sums, group=_group(norm))
     grad_y = _input_gradient(grad, y, gain * inverse_std, mean, inverse_std, sums / count)
     return grad_y, grad_gain, grad_bias
 
@@ -219,6 +201,6 @@ def _input_gradient(
     return gradient.addcmul_(grad, channel(factor)).to(y.dtype)
 
 
-def norm_group(norm: nn.Module) -> Any:
+def _group(norm: nn.Module) -> Any:
     """Return the processes of a SyncBatchNorm; None stands for all."""
     return cast(nn.SyncBatchNorm, norm).process_group
