@@ -1,12 +1,15 @@
 """Compare binary networks with small float networks that were taught the same way, also in 8 bits.
 
-    python benchmarks/rivals.py burn=runs/burn mobilenet=runs/mobilenet lite0=lite0 \
+    python benchmarks/rivals.py burn=runs/burn-0,runs/burn-1 mobilenet=runs/mobilenet lite0=lite0 \
         --set flowers=flowers/train.parquet,flowers/test.parquet --calibrate photos.parquet
 
 For each network: the accuracy of kNN and of a linear classifier on every set, in percent, the
-milliseconds of one image on one thread, and the bytes of the file. A binary network is packed and
-runs in burn-engine; a float network runs in ONNX Runtime, in float32 and in 8 bits, and what is
-evaluated is what is timed: the features of the 8-bit file, not those of the network behind it.
+milliseconds of one image on one thread, and the bytes of the file. Of a network that was trained
+with several seeds, the accuracy is their mean ± their standard deviation, and the first one is
+timed. A binary network is packed and runs in burn-engine, once with each of its instruction sets; a
+float network runs in ONNX Runtime, in float32 and in 8 bits, and what is evaluated is what is
+timed: the features of the 8-bit file, not those of the network behind it. With --out, accuracies
+that the file has already are not measured again.
 
 The 8-bit files are made by static quantization in QDQ format, weights signed and with a scale for
 each channel, activations unsigned. 256 views of the images of --calibrate, evenly spaced, choose
@@ -38,6 +41,7 @@ from torch import Tensor
 
 import burn_engine
 from burn.backbones.registry import is_binary
+from burn.core.seeds import OverSeeds
 from burn.data.loader import plain_batches
 from burn.data.open import open_source
 from burn.deploy.pack import pack
@@ -60,6 +64,7 @@ from engine import (
     write_numbers,
 )
 
+Times = dict[str, float]
 ENGINE, FLOAT, INT8 = "burn-engine", "ONNX Runtime fp32", "ONNX Runtime int8"
 _CALIBRATION_VIEWS = 256
 _RANGES = {"extremes": None, "99.99 %": 99.99}
@@ -177,23 +182,33 @@ def accuracies(rival: Rival, train: str, test: str, console: Console) -> dict[st
     return {result.protocol: result.value for result in results if result.metric == "top1"}
 
 
-def timed(rivals: Sequence[Rival], side: int, rounds: int) -> dict[tuple[str, str], float]:
-    """Return the median milliseconds of one image on one thread by network and runtime."""
+def timed(rivals: Sequence[Rival], side: int, rounds: int) -> dict[tuple[str, str], Times]:
+    """Return the milliseconds of one image on one thread by network and runtime.
+
+    Returns:
+        The medians by burn-engine's instruction set, or by "" for the other runtimes.
+    """
     image = np.random.default_rng(0).integers(0, 256, (1, side, side, 3), np.uint8)
     floats = np.ascontiguousarray(image.transpose(0, 3, 1, 2).astype(np.float32) / 255)
     runs: dict[Contender, Run] = {}
     for rival in rivals:
-        who = Contender(rival.network, rival.runtime, "", side, 1, 1)
         if rival.runtime == ENGINE:
-            model = burn_engine.load(rival.file, threads=1, isa=instruction_sets()[0])
-            runs[who] = lambda model=model: model(image)
+            for isa in instruction_sets():
+                model = burn_engine.load(rival.file, threads=1, isa=isa)
+                who = Contender(rival.network, ENGINE, isa, side, 1, 1)
+                runs[who] = lambda model=model: model(image)
         else:
+            who = Contender(rival.network, rival.runtime, "", side, 1, 1)
             runs[who] = onnx_run(rival.file, floats, 1)
     taken: dict[Contender, list[float]] = {who: [] for who in runs}
     for _ in range(rounds):
         for who, milliseconds in one_round(runs).items():
             taken[who].append(milliseconds)
-    return {(who.network, who.runtime): statistics.median(each) for who, each in taken.items()}
+    medians: dict[tuple[str, str], Times] = {}
+    for who, each in taken.items():
+        times = medians.setdefault((who.network, who.runtime), {})
+        times[who.isa] = round(statistics.median(each), 4)
+    return medians
 
 
 def calibration_views(data: str, side: int, model: Model) -> Tensor:
@@ -212,52 +227,77 @@ def calibration_views(data: str, side: int, model: Model) -> Tensor:
     return torch.cat([batch.views[0] for batch in batches])
 
 
-def named(text: str) -> tuple[str, str]:
-    """Split NAME=VALUE."""
-    name, equals, value = text.partition("=")
-    if not (name and equals and value):
+def named(text: str) -> tuple[str, list[str]]:
+    """Split NAME=VALUE[,VALUE…]."""
+    name, _, values = text.partition("=")
+    if not (name and values):
         raise argparse.ArgumentTypeError(f"{text}: give NAME=VALUE")
-    return name, value
+    return name, values.split(",")
+
+
+def labelled(text: str) -> tuple[str, list[str]]:
+    """Split NAME=TRAIN,TEST."""
+    name, paths = named(text)
+    if len(paths) != 2:
+        raise argparse.ArgumentTypeError(f"{text}: give NAME=TRAIN,TEST")
+    return name, paths
 
 
 def measure(options: argparse.Namespace, folder: Path, console: Console) -> dict[str, Any]:
-    """Return all numbers, as `--out` writes them."""
+    """Return all numbers, and write accuracies to `--out` as soon as they are known."""
     threads = torch.get_num_threads()
     views = None
     if options.calibrate:
-        model = open_model(options.networks[0][1], fresh=False, seed=0)
+        model = open_model(options.networks[0][1][0], fresh=False, seed=0)
         views = calibration_views(options.calibrate, options.side, model)
-    rivals = [
-        rival
-        for name, spec in options.networks
-        for rival in rivals_of(name, spec, folder, options.side, views, threads)
+    found: dict[str, Any] = {"accuracies": {}}
+    if options.out and options.out.is_file():
+        found = json.loads(options.out.read_text(encoding="utf-8"))
+    known: dict[str, dict[str, dict[str, Any]]] = found["accuracies"]
+    sets = dict(options.sets)
+    first: list[Rival] = []
+    for name, specs in options.networks:
+        for number, spec in enumerate(specs):
+            done = known.setdefault(spec, {})
+            if number and done and all(sets.keys() <= each.keys() for each in done.values()):
+                continue
+            place = folder / str(number)
+            place.mkdir(exist_ok=True)
+            for rival in rivals_of(name, spec, place, options.side, views, threads):
+                first += [rival] if number == 0 else []
+                for each, (train, test) in sets.items():
+                    if each not in done.setdefault(rival.runtime, {}):
+                        done[rival.runtime][each] = accuracies(rival, train, test, console)
+                if options.out:
+                    write_numbers(found, options.out)
+            console.print(f"{spec}: {done}")
+    milliseconds = timed(first, options.side, options.rounds)
+    rows = [
+        {
+            "network": rival.network,
+            "runtime": rival.runtime,
+            "file_bytes": rival.file.stat().st_size,
+            "milliseconds": milliseconds[rival.network, rival.runtime],
+            "quantized": rival.note,
+            "top1": {
+                each: {
+                    protocol: [known[spec][rival.runtime][each][protocol] for spec in specs]
+                    for protocol in ("knn", "linear")
+                }
+                for each in sets
+            },
+        }
+        for name, specs in options.networks
+        for rival in first
+        if rival.network == name
     ]
-    milliseconds = timed(rivals, options.side, options.rounds)
-    rows = []
-    for rival in rivals:
-        found = {}
-        for name, paths in options.sets:
-            train, comma, test = paths.partition(",")
-            if not comma:
-                raise SystemExit(f"benchmarks/rivals.py: --set {name}={paths}: give TRAIN,TEST")
-            found[name] = accuracies(rival, train, test, console)
-        rows.append(
-            {
-                "network": rival.network,
-                "runtime": rival.runtime,
-                "checkpoint": rival.spec,
-                "file_bytes": rival.file.stat().st_size,
-                "milliseconds": round(milliseconds[rival.network, rival.runtime], 4),
-                "top1": found,
-                "quantized": rival.note,
-            }
-        )
     return {
         "name": options.name,
         "source": f"benchmarks/rivals.py, {options.rounds} rounds, commit {source_commit()}",
         "machine": {**machine(), "burn_engine": burn_engine.__version__},
         "side": options.side,
         "rows": rows,
+        "accuracies": known,
     }
 
 
@@ -267,29 +307,29 @@ def show(found: Mapping[str, Any]) -> None:
         print(f"{name:16} {value}")
     print(f"\n{found['side']} pixels, one image, one thread; kNN / linear top-1 in percent")
     sets = list(found["rows"][0]["top1"])
-    heads = "".join(f"{name:>15}" for name in sets)
-    print(f"  {'network':22} {'runtime':18} {'file':>9} {'ms':>7}{heads}")
+    heads = "".join(f"{name:>28}" for name in sets)
+    print(f"  {'network':24} {'runtime':18} {'file':>9} {'ms':>7}{heads}")
     for row in found["rows"]:
         numbers = (
-            f"{row['top1'][name]['knn']:.1f} / {row['top1'][name]['linear']:.1f}" for name in sets
+            " / ".join(str(OverSeeds.of(values)) for values in row["top1"][name].values())
+            for name in sets
         )
+        fastest = next(iter(row["milliseconds"].values()))
         print(
-            f"  {row['network']:22} {row['runtime']:18} {row['file_bytes'] / 1e6:6.2f} MB "
-            f"{row['milliseconds']:7.3f}"
-            + "".join(f"{each:>15}" for each in numbers)
-            + (f"   ranges: {row['quantized']}" if row["quantized"] else "")
+            f"  {row['network']:24} {row['runtime']:18} {row['file_bytes'] / 1e6:6.2f} MB "
+            f"{fastest:7.3f}" + "".join(f"{each:>28}" for each in numbers)
         )
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("networks", nargs="+", type=named, metavar="NAME=NETWORK")
+    parser.add_argument("networks", nargs="+", type=named, metavar="NAME=RUN[,RUN]")
     parser.add_argument(
         "--set",
         dest="sets",
         action="append",
-        type=named,
+        type=labelled,
         default=[],
         metavar="NAME=TRAIN,TEST",
         help="labelled images",
@@ -303,7 +343,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger().setLevel(logging.ERROR)  # the quantizer gives advice
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(options, Path(folder), Console(stderr=True, quiet=True))
+        found = measure(options, Path(folder), Console(stderr=True))
     if options.out:
         write_numbers(found, options.out)
     if options.json:
