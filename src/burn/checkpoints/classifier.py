@@ -57,13 +57,8 @@ def fingerprint(backbone: Backbone) -> str:
 def save_classifier(path: Path, classifier: Classifier, settings: Mapping[str, Any]) -> None:
     """Write a classifier atomically, replacing an older file.
 
-    Args:
-        path: The file, ending in .safetensors.
-        classifier: The classifier.
-        settings: How it was trained, as plain JSON values.
-
-    Raises:
-        UserError: The file cannot be written.
+    The settings are how it was trained, as plain JSON values. Raises UserError if the file cannot
+    be written.
     """
     about = {
         "format": FORMAT,
@@ -84,8 +79,7 @@ def save_classifier(path: Path, classifier: Classifier, settings: Mapping[str, A
 def load_classifier(path: Path) -> Classifier | None:
     """Read a file of `save_classifier`; return None for a safetensors file of something else.
 
-    Raises:
-        UserError: The file is damaged or of another version.
+    Raises UserError for one that is damaged or of another version.
     """
     text, tensors = read_safetensors(path, "classifier")
     if text is None:

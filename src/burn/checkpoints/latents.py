@@ -23,9 +23,7 @@ _SMALLEST = 2.0**-16  # of float8_e5m2; a smaller weight would become 0, and 0 h
 def in_eight_bits(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return weights of which those of binary convolutions are kept in 8 bits.
 
-    Args:
-        weights: Tensors of a binary backbone by name. Binary convolutions are those of more than
-            three input channels.
+    Binary convolutions of a backbone are those of more than three input channels.
     """
     import torch
 
@@ -44,12 +42,7 @@ def in_eight_bits(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def in_full(weights: dict[str, Tensor], origin: str) -> dict[str, Tensor]:
     """Undo `in_eight_bits`; what is not in 8 bits stays as it is.
 
-    Args:
-        weights: Tensors by name, as in a file.
-        origin: The file, for messages.
-
-    Raises:
-        UserError: Weights in 8 bits are not those of a convolution, or lack their sizes.
+    Raises UserError if weights in 8 bits are not those of a convolution, or lack their sizes.
     """
     import torch
 
@@ -61,23 +54,17 @@ def in_full(weights: dict[str, Tensor], origin: str) -> dict[str, Tensor]:
         fits = weight.ndim == 4 and (size.dtype, size.shape) == (torch.float32, weight.shape[:1])
         if not (fits and bool((size.isfinite() & (size >= 0)).all())):
             raise UserError(f"{origin} is damaged: {name} has 8 bits and no size of each channel")
-        full[name] = _of_size(weight.double(), size.double())
+        exact = weight.double()
+        means = exact.abs().mean(dim=(1, 2, 3), keepdim=True)
+        scaled = exact * (size.double().view_as(means) / means)
+        full[name] = torch.copysign(scaled, exact).float()
     return full
 
 
 def without_sizes(types: Mapping[str, str]) -> list[str]:
     """Return the names of the tensors that `in_full` returns of a file.
 
-    Args:
-        types: The tensors' names and types, as safetensors writes these.
+    Their types are given by name, as safetensors writes them.
     """
     sizes = {name + _SIZE for name, kind in types.items() if kind == "F8_E5M2"}
     return [name for name in types if name not in sizes]
-
-
-def _of_size(weight: Tensor, size: Tensor) -> Tensor:
-    """Return weights scaled to a mean absolute value of each output channel, with their signs."""
-    import torch
-
-    means = weight.abs().mean(dim=(1, 2, 3), keepdim=True)
-    return torch.copysign(weight * (size.view_as(means) / means), weight).float()

@@ -44,21 +44,14 @@ def save_checkpoint(
 ) -> None:
     """Write `path` (.safetensors) and the same meta beside it as .json, each atomically.
 
-    Args:
-        path: The file, ending in .safetensors.
-        weights: Tensors by name.
-        meta: The description, as plain JSON values.
-        new: Whether to refuse to replace a file.
-
-    Raises:
-        OSError: One of the two files cannot be written.
-        UserError: `new` is set, and there is a file at `path`.
+    Raises OSError if one of them cannot be written, and UserError if `new` is set and there is a
+    file at `path`.
     """
     import torch
     from safetensors.torch import save_file
 
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
-    text = _text({"format": FORMAT, **versions, **meta})
+    text = json.dumps({"format": FORMAT, **versions, **meta}, indent=2)
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     write_beside(
         path, lambda beside: save_file(contiguous, beside, metadata={"burn": text}), new=new
@@ -69,21 +62,13 @@ def save_checkpoint(
 def complete_checkpoint(path: Path, meta: Mapping[str, Any]) -> None:
     """Write the .json beside a checkpoint whose process was killed before it could."""
     if not path.with_suffix(".json").is_file():
-        write_text(path.with_suffix(".json"), _text(meta) + "\n")
-
-
-def _text(meta: Mapping[str, Any]) -> str:
-    return json.dumps(meta, indent=2)
+        write_text(path.with_suffix(".json"), json.dumps(meta, indent=2) + "\n")
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the file of a checkpoint, of a run's last stage, or of a pretrained network.
+    """Return the file of a checkpoint, of a run's last stage, or of a named pretrained network.
 
-    Args:
-        path: The file, the folder, or the name of a pretrained network.
-
-    Raises:
-        UserError: There is no such file or folder, or the folder has no finished stage.
+    Raises UserError if there is no such file or folder, or the folder has no finished stage.
     """
     pretrained = pretrained_file(path)
     if pretrained is not None:
@@ -111,11 +96,9 @@ def find_checkpoint(path: Path) -> Path:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint of burn's: a file, or the last stage in the folder of a run.
 
-    Weights that are kept in 8 bits are returned in float32, see `burn.checkpoints.latents`.
-
-    Raises:
-        UserError: There is none, it is damaged, is something else, is of another version, or does
-            not fit into memory.
+    Weights that are kept in 8 bits are returned in float32, see `burn.checkpoints.latents`. Raises
+    UserError if there is none, it is damaged, is something else, is of another version, or does not
+    fit into memory.
     """
     file = find_checkpoint(path)
     text, weights = read_safetensors(file, "burn")
@@ -125,13 +108,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class Description:
-    """Description of a checkpoint, without its numbers.
-
-    Attributes:
-        meta: The description, as plain JSON values.
-        shapes: Shape of every tensor by its name.
-        origin: The file, for messages.
-    """
+    """A checkpoint's description, as plain JSON values, and the shapes of its tensors."""
 
     meta: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
@@ -141,9 +118,8 @@ class Description:
 def read_description(path: Path) -> Description:
     """Read a checkpoint's description and shapes, without its numbers and without torch.
 
-    Raises:
-        UserError: There is none, it is damaged, is something else, is of another version, or does
-            not fit into the memory that this process may take (it is mapped, not read).
+    Raises UserError as `load_checkpoint`. The file is mapped, not read, so it must fit into the
+    memory that this process may take.
     """
     file = find_checkpoint(path)
     with _errors_of(file, require_safetensors(file)), safe_open(file, framework="np") as opened:
@@ -189,13 +165,8 @@ def images_per_step(meta: Mapping[str, Any]) -> int:
     """Return the number of images of an optimizer step in the training of a checkpoint.
 
     The checkpoints of burn 0.1.0 do not say it: there it is the recipe's batch, or the number of
-    all images if that is smaller.
-
-    Args:
-        meta: Description of the checkpoint.
-
-    Raises:
-        KeyError, TypeError, ValueError: The description lacks it.
+    all images if that is smaller. Raises KeyError, TypeError or ValueError if the description lacks
+    that too.
     """
     if "images_per_step" in meta:
         return int(meta["images_per_step"])
@@ -205,13 +176,8 @@ def images_per_step(meta: Mapping[str, Any]) -> int:
 def images_seen(meta: Mapping[str, Any]) -> int:
     """Return the number of images that a checkpoint's stage has seen, each time that it saw them.
 
-    Earlier checkpoints do not say it: there every step counts as whole.
-
-    Args:
-        meta: Description of the checkpoint.
-
-    Raises:
-        KeyError, TypeError, ValueError: The description lacks it.
+    Earlier checkpoints do not say it: there every step counts as whole. Raises as
+    `images_per_step`.
     """
     if "images_seen" in meta:
         return int(meta["images_seen"])
@@ -219,17 +185,9 @@ def images_seen(meta: Mapping[str, Any]) -> int:
 
 
 def read_safetensors(file: Path, key: str) -> tuple[str | None, dict[str, torch.Tensor]]:
-    """Read a safetensors file.
+    """Read a safetensors file: the entry `key` of its metadata, if there is one, and its tensors.
 
-    Args:
-        file: Path of the file.
-        key: Name of an entry of its metadata.
-
-    Returns:
-        That entry, or None where there is none, and the tensors by name.
-
-    Raises:
-        UserError: The file is damaged, is something else, or does not fit into memory.
+    Raises UserError if it is damaged, is something else, or does not fit into memory.
     """
     size, memory = require_safetensors(file), memory_bytes()
     if memory is not None and size > memory:

@@ -27,18 +27,11 @@ def pretrained_file(spec: str | os.PathLike[str]) -> Path | None:
     """Return the file of the pretrained network that a name means, or None if it means none.
 
     A file or run of that name comes first. Another folder does not, since it is no network:
-    `photos` means the network beside a folder of photos.
-
-    Args:
-        spec: The name, or the path of something else.
-
-    Raises:
-        UserError: The network's file is missing, or is not the one that burn was made with.
+    `photos` means the network beside a folder of photos. Raises UserError if the network's file is
+    missing, or is not the one that burn was made with.
     """
     name = os.fspath(spec)
-    if name not in PRETRAINED:
-        return None
-    if is_file_or_run(expand(name)):
+    if name not in PRETRAINED or is_file_or_run(expand(name)):
         return None
     file = _FOLDER / f"{name}.safetensors"
     digest = sha256_of(file) if file.is_file() else None
@@ -51,8 +44,7 @@ def pretrained_file(spec: str | os.PathLike[str]) -> Path | None:
 def names_checkpoint(spec: str | os.PathLike[str]) -> bool:
     """Return whether a name stands for a checkpoint of burn's: a path, or a pretrained network.
 
-    Raises:
-        UserError: As `pretrained_file`.
+    Raises UserError as `pretrained_file`.
     """
     return pretrained_file(spec) is not None or expand(os.fspath(spec)).exists()
 
@@ -60,9 +52,7 @@ def names_checkpoint(spec: str | os.PathLike[str]) -> bool:
 def nearest_network(spec: str, *others: str) -> str | None:
     """Return the network or the path whose name is nearest to one that means nothing.
 
-    Args:
-        spec: The name.
-        others: Names that stand for networks beside those of the pretrained ones.
+    Networks are the pretrained ones and `others`.
     """
     near = difflib.get_close_matches(spec, (*PRETRAINED, *others), n=1)
     path = nearest_path(expand(spec))

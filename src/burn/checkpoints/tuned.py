@@ -38,14 +38,8 @@ def tuned_meta(
 ) -> dict[str, Any]:
     """Return the description of a fine-tuned network.
 
-    Args:
-        before: Description of the network before, or of `plain_meta`.
-        classes: Names of the classes.
-        data: Name, number of images and fingerprint of the labelled images.
-        steps: Number of optimizer steps.
-        images_per_step: Number of images of a step.
-        seed: The random seed.
-        about: How it was fine-tuned, as plain JSON values.
+    `before` is that of the network before, or of `plain_meta`; `data` has name, number and
+    fingerprint of the labelled images, and `about` how it was fine-tuned, as plain JSON values.
     """
     kept = ("precision", "backbone", "views", "recipe", "teacher", "init", "plugins")
     return {
@@ -68,11 +62,7 @@ def plain_meta(
 ) -> dict[str, Any]:
     """Return the description that a network without one begins from, such as one from elsewhere.
 
-    Args:
-        name: Its name.
-        backbone: The network.
-        views: Settings of its views.
-        labels: The data whose labels it was trained with, if that is known.
+    `labels` names the data whose labels it was trained with, if that is known.
     """
     precision = getattr(backbone, "precision", Precision.FLOAT)  # binary networks have it
     about = {"precision": precision.value, "recipe": {"name": name}, "labels": labels}
@@ -80,17 +70,7 @@ def plain_meta(
 
 
 def save_tuned(path: Path, backbone: Backbone, head: nn.Linear, meta: dict[str, Any]) -> None:
-    """Write a fine-tuned network with its classifier.
-
-    Args:
-        path: The file, ending in .safetensors.
-        backbone: The network.
-        head: The classifier.
-        meta: The description, of `tuned_meta`.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write a fine-tuned network with its classifier, and `tuned_meta`. Raises OSError."""
     weights = {f"backbone.{name}": tensor for name, tensor in backbone.state_dict().items()}
     weights |= {f"classifier.{name}": tensor for name, tensor in head.state_dict().items()}
     save_checkpoint(path, weights, meta)

@@ -16,9 +16,7 @@ _SHOWN_CLASSES = 10
 def packed_facts(file: Path) -> dict[str, Any]:
     """Return sizes, layers, classes, image and origin of a packed file, as JSON values.
 
-    Raises:
-        UserError: The file breaks a rule of the format.
-        OSError: The file cannot be read.
+    Raises UserError for a file that breaks a rule of the format, and OSError for an unreadable one.
     """
     from burn_engine import ModelError
     from burn_engine.errors import in_file

@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import venv
@@ -34,12 +35,11 @@ class DeviceRun:
     Attributes:
         packages: All packages of the environment.
         runs_on: Instruction set.
-        images: Number of images.
         same_class: Number of images whose best class is the same in both.
         least_cosine: Smallest cosine between the scores of both for an image.
         load_ms: Milliseconds to load the file.
         image_ms: Median milliseconds of one image in burn-engine.
-        torch_ms: Median milliseconds of one image in PyTorch on one thread.
+        torch_ms: The same in PyTorch on one thread.
     """
 
     packages: tuple[str, ...]
@@ -55,25 +55,12 @@ class DeviceRun:
 def make_environment(folder: Path, packages: Sequence[str] = _PACKAGES) -> Path:
     """Create a virtual environment with copies of installed packages and nothing else.
 
-    Args:
-        folder: Folder of the environment, which is cleared.
-        packages: Names of the packages.
-
-    Returns:
-        Its Python interpreter.
-
-    Raises:
-        UserError: A package is not installed, or is installed in place.
+    The folder is cleared. Returns its Python interpreter. Raises UserError if a package is not
+    installed, or is installed in place.
     """
     venv.create(folder, with_pip=False, clear=True)
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    printed = subprocess.run(
-        [str(python), "-I", "-c", "import sysconfig; print(sysconfig.get_path('platlib'))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    site = Path(printed.stdout.strip())
+    site = Path(sysconfig.get_path("platlib", "venv", dict.fromkeys(("base", "platbase"), folder)))
     for package in packages:
         try:
             installed = distribution(package)
@@ -95,16 +82,10 @@ def make_environment(folder: Path, packages: Sequence[str] = _PACKAGES) -> Path:
 def run_on_device(
     packed: Path, backbone: Backbone, classifier: tuple[Tensor, Tensor], images: Tensor
 ) -> DeviceRun:
-    """Run a packed classifier in a fresh environment, and the network here.
+    """Run a packed classifier in a fresh environment, and the network here, in eval mode.
 
-    Args:
-        packed: The packed file.
-        backbone: The network, in eval mode.
-        classifier: Weight (classes, features) and bias (classes,).
-        images: uint8 (n, 3, h, w).
-
-    Raises:
-        UserError: The environment cannot be made, or the run fails.
+    The classifier is weight (classes, features) and bias (classes,), images are uint8 (n, 3, h, w).
+    Raises UserError if the environment cannot be made, or the run fails.
     """
     with tempfile.TemporaryDirectory(prefix="burn-device-") as name:
         folder = Path(name)

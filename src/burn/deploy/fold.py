@@ -56,11 +56,9 @@ def fold(backbone: Backbone) -> tuple[Layer, ...]:
 
 
 def pool(after: Array, norm: nn.BatchNorm1d | None) -> GlobalMean:
-    """Fold the mean over pixels and BN of the features, if there is one.
+    """Fold the mean over pixels, and BN of the features if there is one, without weight and bias.
 
-    Args:
-        after: (channels,), the constant that the map lacks.
-        norm: BN without weight and bias.
+    The map lacks the constant `after`, (channels,).
     """
     if norm is None:
         return GlobalMean(name="pool", bias=after)
@@ -121,5 +119,4 @@ def affine(norm: nn.BatchNorm2d | nn.SyncBatchNorm) -> tuple[Array, Array]:
 
 
 def float64(tensor: Tensor) -> Array:
-    """Return a tensor's values as float64."""
     return tensor.detach().to("cpu", torch.float64, copy=True).numpy()

@@ -61,12 +61,9 @@ def precision_of(backbone: Backbone) -> Precision:
 
 
 def fold_gated(backbone: Backbone) -> tuple[Layer, ...]:
-    """Return the layers of a network with binary weights, in the order in which they run.
+    """Return the layers of a BNext or an ExpertNet of precision BINARY, in the order of their run.
 
     The constants are float64 and not rounded.
-
-    Args:
-        backbone: A BNext or an ExpertNet of precision BINARY.
     """
     layers = _bnext(backbone) if isinstance(backbone, BNext) else _expert_net(backbone)
     return (*layers, pool(np.zeros(backbone.num_features), backbone.feature_norm))
@@ -79,9 +76,6 @@ def with_rounded_gates(backbone: Backbone) -> Backbone:
     turn: of a trained bnext_t on 96 × 96 pixels, every second image's features have a cosine below
     0.999 to those of before. What is packed is therefore compared with this network, where a wrong
     constant shows. A network without gates is returned as it is, others are copied.
-
-    Args:
-        backbone: Any backbone.
     """
     if not is_gated(backbone):
         return backbone
@@ -102,14 +96,10 @@ def with_rounded_gates(backbone: Backbone) -> Backbone:
 
 
 def features_rounded_and_unrounded(backbone: Backbone, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the features of `with_rounded_gates(backbone)`, and those of the backbone itself.
+    """Return features of `with_rounded_gates(backbone)`, and those of the backbone, in eval mode.
 
-    Args:
-        backbone: Any backbone, in eval mode.
-        images: uint8 or float (images, 3, height, width).
-
-    Returns:
-        Twice (images, features); without gates they are the same tensor, computed once.
+    Both are (images, features), of images uint8 or float (images, 3, height, width). Without gates
+    they are the same tensor, computed once.
     """
     rounded = with_rounded_gates(backbone)
     with torch.inference_mode():
@@ -136,16 +126,12 @@ def _bnext(backbone: BNext) -> list[Layer]:
 
 def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> GatedConvolution:
     """Fold layers of BNext that read the same map; `slope` is that of a PReLU after them."""
-
-    def joined(values: Sequence[Array]) -> Array:
-        return np.concatenate(list(values))
-
     convolutions = [part.convolution for part in parts]
     affines = [affine(part.norm) for part in parts]
     second = [affine(part.second_norm) for part in parts]
     channels = parts[0].norm.num_features
     scales = [_mean_sizes(convolution.weight[None]).reshape(-1) for convolution in convolutions]
-    weight = joined([_signs(convolution.weight) for convolution in convolutions])
+    weight = np.concatenate([_signs(convolution.weight) for convolution in convolutions])
     first = parts[0]
     multiplies = first.shortcut_activation is not None
     slopes = np.ones(channels)
@@ -161,19 +147,21 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
         product=multiplies,
         shortcut=True,
         weight=weight,
-        threshold=joined([-float64(convolution.sign.shift) for convolution in convolutions]),
-        multiplier=joined([g * s for (g, _), s in zip(affines, scales, strict=True)]),
-        bias=joined([offset for _, offset in affines]),
-        inner_slope=joined([float64(part.activation.weight) for part in parts]),
-        scale=joined([gain for gain, _ in second]),
-        shift=joined([offset for _, offset in second]),
+        threshold=np.concatenate(
+            [-float64(convolution.sign.shift) for convolution in convolutions]
+        ),
+        multiplier=np.concatenate([g * s for (g, _), s in zip(affines, scales, strict=True)]),
+        bias=np.concatenate([offset for _, offset in affines]),
+        inner_slope=np.concatenate([float64(part.activation.weight) for part in parts]),
+        scale=np.concatenate([gain for gain, _ in second]),
+        shift=np.concatenate([offset for _, offset in second]),
         slope=np.ones(len(parts) * channels) if slope is None else slope,
         choice=None,
         gate=TwoMatrices(
             down=round_rows(_blocks([_matrix(part.gate.squeeze) for part in parts])),
             up=round_rows(_blocks([_matrix(part.gate.excite) for part in parts])),
         ),
-        mix=joined([np.clip(float64(part.mix.share), 0, 1) for part in parts]),
+        mix=np.concatenate([np.clip(float64(part.mix.share), 0, 1) for part in parts]),
         shortcut_slope=slopes,
         side=(),
     )
@@ -313,13 +301,7 @@ def _matrix(linear: nn.Linear) -> Matrix:
 
 def _blocks(matrices: Sequence[Matrix]) -> Matrix:
     """Return one matrix with the given ones as blocks on its diagonal."""
-    rows = sum(len(matrix.weight) for matrix in matrices)
-    weight = np.zeros((rows, sum(matrix.weight.shape[1] for matrix in matrices)))
-    row = column = 0
-    for matrix in matrices:
-        height, width = matrix.weight.shape
-        weight[row : row + height, column : column + width] = matrix.weight
-        row, column = row + height, column + width
+    weight = torch.block_diag(*(torch.from_numpy(matrix.weight) for matrix in matrices)).numpy()
     return Matrix(weight=weight, bias=np.concatenate([matrix.bias for matrix in matrices]))
 
 

@@ -35,31 +35,22 @@ FORMAT_OF_SIDES = 4  # of a program with convolutions in shortcuts, whose weight
 MOST_CHANNELS = 4096
 MOST_NAMES = 5_000_000  # characters of all classes' names, see `names_length`
 LARGEST_SIDE = 4096  # pixels, the largest size that the program's `image` may have
-
-
 ITEM_BYTES = {"F32": 4, "U8": 1, "I16": 2}
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Description of a tensor in a packed file.
-
-    Attributes:
-        dtype: Its dtype as safetensors names it.
-        shape: Its shape.
-    """
+    """Description of a tensor in a packed file; `dtype` is as safetensors names it."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Size of its values in bytes."""
         return int(np.prod(self.shape)) * ITEM_BYTES[self.dtype]
 
 
 def _settings(layer: Layer) -> dict[str, Any]:
-    """Return a layer's kind and settings as the program has them."""
     settings: dict[str, Any] = {"kind": layer.kind}
     for field, value in vars(layer).items():
         if field != "name" and isinstance(value, int | str):
@@ -99,12 +90,9 @@ def program_of(
 ) -> dict[str, Any]:
     """Return the program as JSON values.
 
-    Args:
-        layers: The layers in the order in which they run.
-        features: Name of the layer that gives the features.
-        classes: Names of the outputs; none without a classifier.
-        image: Pixels of the short side after resizing, and of the side of the crop.
-        origin: Where the network comes from, as JSON values.
+    Its layers are in the order in which they run; `features` is the name of the one that gives the
+    features, and `image` has the pixels of the short side after resizing, and of the side of the
+    crop.
     """
     format = FORMAT
     if any(isinstance(each, GatedConvolution | BranchedConvolution) for each in layers):
@@ -150,15 +138,8 @@ def file_bytes(program: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int
 def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
     """Return the size of the file that `burn pack` writes of a ReActNet with binary weights.
 
-    It needs no network, unlike `layers_bytes`.
-
-    Args:
-        config: Settings of the backbone.
-        num_classes: Number of outputs of a linear classifier, 0 for none.
-
-    Returns:
-        The size in bytes, within some 150 bytes, or None for another network, or one that is too
-        large for the format.
+    It needs no network, unlike `layers_bytes`, and is right to within some 150 bytes. It is None
+    for another network, or one that is too large for the format. 0 classes are no classifier.
     """
     if config.name not in REACTNETS:
         return None
@@ -169,18 +150,12 @@ def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
 
 
 def layers_bytes(layers: Sequence[Layer], num_features: int, num_classes: int = 0) -> int | None:
-    """Return the size of the file that `burn pack` writes of folded layers.
+    """Return the size of the file that `burn pack` writes of folded layers without a classifier.
 
-    What is unknown here is given the size that it usually has: classes are named by numbers. The
-    file's origin, of which `burn pack` writes 150 bytes or so, is left out.
-
-    Args:
-        layers: The layers without a classifier; of their tensors only the shapes are read.
-        num_features: Number of features of an image.
-        num_classes: Number of outputs of a linear classifier, 0 for none.
-
-    Returns:
-        The size in bytes, or None if the format has no place for so many classes.
+    Of the layers' tensors only the shapes are read. What is unknown here is given the size that it
+    usually has: classes, of which 0 are no classifier, are named by numbers. The file's origin, of
+    which `burn pack` writes 150 bytes or so, is left out. The size is None if the format has no
+    place for so many classes.
     """
     features = layers[-1].name
     classes = [str(i) for i in range(num_classes)] if num_classes <= MOST_NAMES else []

@@ -26,13 +26,8 @@ def pack_results(
 
     Milliseconds are the median of an image in burn-engine on one thread, of this process and
     machine, after a warm-up; the settings say with which side in pixels, which instruction set and
-    which processor.
-
-    Args:
-        packed: What `burn.deploy.pack.pack` returned for the file.
-        file: The packed file.
-        checkpoint: The checkpoint as the command names it.
-        model: Name for tables. Default: the name that evaluation gives the checkpoint.
+    which processor. `checkpoint` is as the command names it; tables show `model`, by default the
+    name that evaluation gives the checkpoint.
     """
     began = time.perf_counter()
     network = open_packed(file, checkpoint)
@@ -51,13 +46,16 @@ def pack_results(
         "images": packed.images,
         "classes": packed.classes,
     }
+    if not model:
+        origin = network.origin or {}
+        model = f"{origin.get('recipe', '')}, stage {origin.get('stage', '')}"[:80]
     seconds = round(time.perf_counter() - began, 3)
     return [
         Result(
             protocol="pack",
             metric=metric,
             value=value,
-            model=model or _name(network.origin or {}),
+            model=model,
             checkpoint=checkpoint,
             train="",
             test="",
@@ -82,8 +80,3 @@ def _milliseconds(network: Any, side: int) -> list[float]:
         network(image)
         times.append(time.perf_counter() - began)
     return [1e3 * seconds for seconds in times]
-
-
-def _name(origin: dict[str, Any]) -> str:
-    """Return the name that evaluation gives a checkpoint."""
-    return f"{origin.get('recipe', '')}, stage {origin.get('stage', '')}"[:80]

@@ -13,16 +13,7 @@ _MISSING = "exporting to ONNX needs packages: pip install onnx onnxruntime onnxs
 
 
 def check_packing(checkpoint: Path, out: Path, head: Path | None = None) -> None:
-    """Check the names of `burn pack`.
-
-    Args:
-        checkpoint: A checkpoint, or the folder of a run.
-        out: The file to write.
-        head: The file or folder of a classifier, or None.
-
-    Raises:
-        UserError: One of them cannot be used.
-    """
+    """Check the names of `burn pack`, of which `head` is a classifier's. Raises UserError."""
     require_packed_name(out)
     read_description(checkpoint)
     if head is not None:
@@ -30,25 +21,17 @@ def check_packing(checkpoint: Path, out: Path, head: Path | None = None) -> None
 
 
 def require_packed_name(out: Path) -> None:
-    """Check that a packed file can be written under a name.
-
-    Raises:
-        UserError: The name has another ending, or is taken.
-    """
+    """Check that a packed file can be written under a name, which ends in .bnn and is free."""
     if out.suffix != ".bnn":
         raise UserError(f"{out}: a packed file's name must end in .bnn")
     require_free(out)
 
 
 def head_file(head: Path) -> Path:
-    """Return the file of a classifier.
+    """Return the file of a classifier, or of a checkpoint that holds one.
 
-    Args:
-        head: A file or folder that `burn evaluate linear --out` wrote, or a checkpoint or run of
-            burn's.
-
-    Raises:
-        UserError: There is no such file, or the folder holds no classifier.
+    `head` is a file or folder that `burn evaluate linear --out` wrote, or a checkpoint or run of
+    burn's. Raises UserError if there is no such file, or the folder holds no classifier.
     """
     if not head.is_dir():
         return find_checkpoint(head)
@@ -64,16 +47,7 @@ def head_file(head: Path) -> Path:
 
 
 def check_onnx_export(checkpoint: Path, out: Path, image_size: int | None) -> None:
-    """Check the names of `burn export` to ONNX, and that the packages it needs are installed.
-
-    Args:
-        checkpoint: A checkpoint, or the folder of a run.
-        out: The file to write.
-        image_size: Side of the images in pixels, or None.
-
-    Raises:
-        UserError: One of them cannot be used, or a package is missing.
-    """
+    """Check the names of `burn export` to ONNX, and that the packages it needs are installed."""
     if out.suffix != ".onnx":
         raise UserError(f"{out}: an ONNX file's name must end in .onnx")
     require_free(out)

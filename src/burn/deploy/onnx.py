@@ -32,7 +32,7 @@ from burn.deploy.fold_gated import (
 )
 from burn.deploy.layout import Array
 from burn.deploy.named import check_onnx_export
-from burn.deploy.onnx_gated import Branched, Gated, constant, map_constant
+from burn.deploy.onnx_gated import Branched, Gated, Stem, constant, linear, map_constant
 from burn.deploy.shared import (
     LEAST_COSINE,
     agree,
@@ -60,9 +60,7 @@ class ExportedOnnx:
     """Summary of an export to ONNX.
 
     Attributes:
-        bytes: Size of the file.
         image_size: Side of its images in pixels.
-        outputs: Names of its outputs.
         images: Number of images on which it was compared with the network, whose gates' weights
             were rounded as in the file.
         cosine: Smallest cosine between the features of these two. Where an argument of a sign is
@@ -81,16 +79,12 @@ class ExportedOnnx:
 
 
 def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> ExportedOnnx:
-    """Write the network of a checkpoint as an ONNX file.
+    """Write the network of a checkpoint, or of a run, as an ONNX file.
 
-    The input `images` is float32 (batch, 3, size, size) on the scale 0 to 1 with any batch. The
-    outputs are `features` (batch, features), and `scores` (batch, classes) where the checkpoint has
-    a linear classifier. The file is run and compared with the network before it gets its name.
-
-    Args:
-        checkpoint: The checkpoint, or the folder of a run.
-        out: The file (.onnx), which must not exist yet.
-        image_size: Side of the images in pixels. Default: that of the checkpoint's views.
+    The input `images` is float32 (batch, 3, size, size) on the scale 0 to 1 with any batch; the
+    size in pixels is by default that of the checkpoint's views. The outputs are `features` (batch,
+    features), and `scores` (batch, classes) where the checkpoint has a linear classifier. The file
+    is run and compared with the network before it gets its name.
 
     Raises:
         UserError: The network cannot be exported, or file and network disagree. Nothing is written
@@ -135,7 +129,9 @@ class _Network(nn.Module):
 
     def __init__(self, backbone: Backbone, classifier: nn.Linear | None) -> None:
         super().__init__()
-        self.backbone = _folded(backbone) or _Normalized(backbone)
+        self.backbone = _folded(backbone) or backbone.to(
+            memory_format=torch.contiguous_format  # type: ignore[call-overload]
+        )
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -143,17 +139,6 @@ class _Network(nn.Module):
         if self.classifier is None:
             return (features,)
         return features, self.classifier(features)
-
-
-class _Normalized(nn.Module):
-    """Float backbone with its normalization, in contiguous memory format."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        super().__init__()
-        self.backbone = backbone.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.backbone(images)
 
 
 def _folded(backbone: Backbone) -> nn.Sequential | None:
@@ -169,7 +154,7 @@ def _folded(backbone: Backbone) -> nn.Sequential | None:
 
 def _module(layer: Layer, signs: bool) -> nn.Module:
     if isinstance(layer, Convolution):
-        return _Stem(layer)
+        return Stem(layer, layer.padding, layer.stride)
     if isinstance(layer, BinaryConvolution):
         return _SignConvolution(layer, signs)
     if isinstance(layer, GlobalMean):
@@ -179,23 +164,7 @@ def _module(layer: Layer, signs: bool) -> nn.Module:
     if isinstance(layer, BranchedConvolution):
         return Branched(layer)
     assert isinstance(layer, Linear)
-    return _Linear(layer)
-
-
-class _Stem(nn.Module):
-    """Stem that subtracts the colour outside the image first, because ONNX pads with zeros."""
-
-    def __init__(self, layer: Convolution) -> None:
-        super().__init__()
-        weight = layer.weight.transpose(0, 3, 1, 2)
-        self.padding_colour = map_constant(layer.padding)
-        self.weight = constant(weight)
-        self.bias = constant(layer.bias + (layer.weight * layer.padding).sum(axis=(1, 2, 3)))
-        self.stride, self.padding = layer.stride, weight.shape[-1] // 2
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = images - self.padding_colour
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+    return nn.Sequential(linear(layer), nn.ReLU()) if layer.relu else linear(layer)
 
 
 class _SignConvolution(nn.Module):
@@ -231,16 +200,6 @@ class _Mean(nn.Module):
         return (mean if self.scale is None else mean * self.scale) + self.bias
 
 
-class _Linear(nn.Module):
-    def __init__(self, layer: Linear) -> None:
-        super().__init__()
-        self.weight, self.bias, self.relu = constant(layer.weight), constant(layer.bias), layer.relu
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self.weight, self.bias)
-        return F.relu(y) if self.relu else y
-
-
 def _export(
     network: nn.Module, images: Tensor, names: Sequence[str], to: Path, origin: str
 ) -> None:
@@ -272,10 +231,7 @@ def _export(
 def _verify(
     file: Path, backbone: Backbone, classifier: nn.Linear | None, images: Tensor, origin: str
 ) -> Array:
-    """Run the file in ONNX Runtime on two sizes of batches; return the cosines of features.
-
-    Raises UserError where it is not the network's function.
-    """
+    """Run the file in ONNX Runtime on two sizes of batches; return the cosines of features."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])

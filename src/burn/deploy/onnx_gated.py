@@ -8,7 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.deploy.layout import Array
-from burn_engine.format import BranchedConvolution, GatedConvolution, Matrix
+from burn_engine.format import (
+    BranchedConvolution,
+    Convolution,
+    GatedConvolution,
+    Kernel,
+    Linear,
+    Matrix,
+)
 
 
 def constant(values: Array) -> nn.Parameter:
@@ -22,13 +29,10 @@ def map_constant(values: Array) -> nn.Parameter:
 
 
 class Gated(nn.Module):
-    """A gated_convolution of the packed format. Its experts are all computed and one is taken.
+    """A gated_convolution of the packed format, with weights of ±1.
 
-    A graph has no convolution whose weights depend on the image and which takes a batch of any
-    size.
-
-    Args:
-        layer: The layer, with weights of ±1.
+    All its experts are computed and one is taken: a graph has no convolution whose weights depend
+    on the image and which takes a batch of any size.
     """
 
     def __init__(self, layer: GatedConvolution) -> None:
@@ -45,13 +49,11 @@ class Gated(nn.Module):
         self.shortcut_slope = None
         if layer.shortcut_slope is not None:
             self.shortcut_slope = constant(layer.shortcut_slope)
-        self.choice = None if layer.choice is None else _linear(layer.choice)
-        self.down = None if layer.gate is None else _linear(layer.gate.down.matrix())
-        self.up = None if layer.gate is None else _linear(layer.gate.up.matrix())
+        self.choice = None if layer.choice is None else linear(layer.choice)
+        self.down = None if layer.gate is None else linear(layer.gate.down.matrix())
+        self.up = None if layer.gate is None else linear(layer.gate.up.matrix())
         self.has_shortcut = layer.shortcut
-        self.sides = nn.ModuleList()
-        for side in layer.side:
-            self.sides.append(_Dense(side, side.slope))
+        self.sides = nn.ModuleList(_Dense(side, side.slope) for side in layer.side)
 
     def forward(self, x: Tensor) -> Tensor:
         means = x.mean(dim=(2, 3))
@@ -95,29 +97,34 @@ class Gated(nn.Module):
         return torch.cat([x] * times, dim=1) if times > 1 else x
 
 
-class Branched(nn.Module):
-    """A branched_convolution of the packed format.
+class Stem(nn.Module):
+    """Convolution that subtracts the colour outside the image first, as ONNX pads with zeros."""
 
-    Args:
-        layer: The layer.
-    """
+    def __init__(self, kernel: Convolution | Kernel, colour: Array, stride: int) -> None:
+        super().__init__()
+        self.colour = map_constant(colour)
+        self.weight = constant(kernel.weight.transpose(0, 3, 1, 2))
+        self.bias = constant(kernel.bias + (kernel.weight * colour).sum(axis=(1, 2, 3)))
+        self.stride, self.padding = stride, kernel.weight.shape[1] // 2
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images - self.colour
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+
+
+class Branched(nn.Module):
+    """A branched_convolution of the packed format."""
 
     def __init__(self, layer: BranchedConvolution) -> None:
         super().__init__()
-        first = layer.first.weight
-        # The colour outside is subtracted first, because ONNX pads with zeros.
-        self.padding_colour = map_constant(layer.padding)
-        self.weight = constant(first.transpose(0, 3, 1, 2))
-        self.bias = constant(layer.first.bias + (first * layer.padding).sum(axis=(1, 2, 3)))
-        self.stride, self.padding = layer.stride, first.shape[1] // 2
+        self.first = Stem(layer.first, layer.padding, layer.stride)
         self.second_stride = layer.second_stride
         self.narrow, self.last = _Dense(layer.narrow), _Dense(layer.last)
         self.widen = constant(layer.widen.weight.transpose(0, 3, 1, 2))
         self.widen_bias = constant(layer.widen.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = images - self.padding_colour
-        x = F.relu(F.conv2d(x, self.weight, self.bias, self.stride, self.padding))
+        x = F.relu(self.first(images))
         padding = self.widen.shape[-1] // 2
         narrow = self.narrow(x)
         wide = F.conv2d(narrow, self.widen, self.widen_bias, self.second_stride, padding)
@@ -137,7 +144,8 @@ class _Dense(nn.Module):
         return F.prelu(F.conv2d(x, self.weight, self.bias), self.slope)
 
 
-def _linear(matrix: Matrix) -> nn.Linear:
-    linear = nn.Linear(matrix.weight.shape[1], len(matrix.weight))
-    linear.weight, linear.bias = constant(matrix.weight), constant(matrix.bias)
-    return linear
+def linear(matrix: Matrix | Linear) -> nn.Linear:
+    """Return a matrix as a module."""
+    made = nn.Linear(matrix.weight.shape[1], len(matrix.weight))
+    made.weight, made.bias = constant(matrix.weight), constant(matrix.bias)
+    return made

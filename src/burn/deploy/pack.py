@@ -115,16 +115,11 @@ def pack_network(
     classifier: Classifier | None,
     about: Mapping[str, Any],
 ) -> Packed:
-    """Write a network as a packed file.
+    """Write a network, with the weights that it has, as a packed file (.bnn).
 
-    The file is run and compared with the network before it gets its name.
-
-    Args:
-        backbone: The network, with the weights that are packed.
-        checkpoint: The checkpoint that says what its views are and by which recipe it was trained.
-        out: The file (.bnn), which must not exist yet.
-        classifier: A linear classifier on the same backbone, or None.
-        about: Remarks for people that the file keeps besides recipe and version.
+    The file is run and compared with the network before it gets its name, which must be free. The
+    checkpoint says what the network's views are and by which recipe it was trained. Besides that,
+    the file keeps the remarks `about`, for people.
 
     Raises:
         UserError: The network's weights are not binary, the format has no place for something, or
@@ -172,25 +167,17 @@ def pack_network(
         images=len(images),
         same_class=same_class,
         layers=len(layers),
-        classes=len(classifier.classes) if classifier else 0,
+        classes=len(classes),
     )
 
 
 def folded(backbone: Backbone) -> list[Layer]:
-    """Return the layers that a packed file has of a network, without a classifier.
-
-    Args:
-        backbone: A network for which `unpackable` returns None.
-    """
+    """Return the layers of a network that is not `unpackable`, without a classifier."""
     return list(fold_gated(backbone) if is_gated(backbone) else fold(backbone))
 
 
 def unpackable(backbone: Backbone) -> str | None:
-    """Return why a packed file has no place for a network, or None if it has.
-
-    Args:
-        backbone: The network.
-    """
+    """Return why a packed file has no place for a network, or None if it has."""
     chain = backbone.chain()
     if chain is None and not is_gated(backbone):
         return (
@@ -241,12 +228,7 @@ def _unfoldable(chain: Chain) -> str | None:
 def encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
     """Return the tensors of a packed file by name.
 
-    Args:
-        layers: The folded network.
-        origin: What is packed, for messages.
-
-    Raises:
-        UserError: A constant is too large for float32.
+    Raises UserError, about `origin`, if a constant is too large for float32.
     """
     tensors: dict[str, Array] = {}
     for layer in layers:
@@ -279,15 +261,9 @@ def _origin(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def read_head(head: Path, backbone: Backbone) -> Classifier:
-    """Read the classifier that `--head` names, and check it against the backbone.
+    """Read the classifier that `--head` names (see `head_file`), and check it against the backbone.
 
-    Args:
-        head: A file or folder that `burn evaluate linear --out` wrote, or a checkpoint or run of
-            burn's.
-        backbone: The network to pack.
-
-    Raises:
-        UserError: There is no linear classifier, or it does not belong to the backbone.
+    Raises UserError if there is no linear classifier, or it does not belong to the backbone.
     """
     file = head_file(head)
     classifier = load_classifier(file) if file.suffix == ".safetensors" else None
@@ -306,12 +282,7 @@ def read_head(head: Path, backbone: Backbone) -> Classifier:
 
 
 def named_classifier(checkpoint: Checkpoint, backbone: Backbone) -> Classifier | None:
-    """Return the classifier of a checkpoint that names its classes, or None.
-
-    Args:
-        checkpoint: The checkpoint.
-        backbone: Its backbone.
-    """
+    """Return the classifier of a checkpoint that names its classes, or None."""
     return own_classifier(checkpoint, backbone) if "classes" in checkpoint.meta else None
 
 
@@ -347,15 +318,10 @@ def _check_names(classes: Sequence[str], origin: str) -> None:
 
 
 def open_packed(packed: Path, origin: str) -> Any:
-    """Open a packed file as a `burn_engine.Model` on one thread.
+    """Open a packed file as a `burn_engine.Model` on one thread; `origin` is what was packed.
 
-    Args:
-        packed: The file.
-        origin: What was packed, for messages.
-
-    Raises:
-        UserError: burn-engine refuses the file, or BURN_ENGINE_ISA names an instruction set that
-            this processor does not have.
+    Raises UserError if burn-engine refuses the file, or BURN_ENGINE_ISA names an instruction set
+    that this processor does not have.
     """
     import burn_engine
 
@@ -376,13 +342,9 @@ def _verify(
 ) -> tuple[float, float, int]:
     """Run the file and the network, and compare their features and classes.
 
-    Returns:
-        The least cosine between features to the network whose gates are rounded as in the file, see
-        `with_rounded_gates`; that to the network as it is; and on how many images the top class is
-        the same, 0 without a classifier.
-
-    Raises:
-        UserError: They are not the same function.
+    Returns the least cosine between features to the network whose gates are rounded as in the file,
+    see `with_rounded_gates`; that to the network as it is; and on how many images the top class is
+    the same, 0 without a classifier. Raises UserError if they are not the same function.
     """
     model = open_packed(packed, origin)
     pixels = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())

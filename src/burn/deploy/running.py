@@ -36,17 +36,10 @@ class NoCompiledCore(UserError):
 
 
 def in_engine(backbone: Backbone, threads: int) -> tuple[Model, list[Layer]]:
-    """Return a backbone as burn-engine runs it, and its layers, without a file.
+    """Return a backbone that is not `unpackable` as burn-engine runs it, and its layers.
 
-    The network is the one that `burn pack` writes, without a classifier.
-
-    Args:
-        backbone: A network for which `unpackable` returns None.
-        threads: Number of threads.
-
-    Raises:
-        NoCompiledCore: burn-engine has no compiled core here.
-        UserError: burn-engine cannot run the network.
+    The network is the one that `burn pack` writes, without a classifier and without a file. Raises
+    NoCompiledCore, or UserError if burn-engine cannot run the network.
     """
     name = backbone.config.name
     from burn_engine.model import MAX_THREADS, load_bytes
@@ -74,13 +67,9 @@ class PackedForward:
 
     The network is the one that `burn pack` writes: BN and scales are folded, and sums are added in
     another order than in PyTorch. Where an argument of a sign is nearly 0, the sign may be another.
-    As `burn pack` does, the constructor compares the two on built-in images.
-
-    Args:
-        backbone: The backbone, on the CPU and in eval mode. Later changes of its weights are not
-            seen.
-        size: Side in pixels of the images that are compared, of larger ones at 224.
-        threads: Number of threads.
+    As `burn pack` does, the constructor compares the two on built-in images, whose side in pixels
+    is `size`, and 224 at most. The backbone is on the CPU and in eval mode; later changes of its
+    weights are not seen.
 
     Raises:
         UserError: The network cannot be packed, its features are not those of PyTorch, or
@@ -113,25 +102,11 @@ class PackedForward:
             )
 
     def features(self, views: Tensor) -> Tensor:
-        """Compute pooled features.
-
-        Args:
-            views: uint8 (images, 3, height, width).
-
-        Returns:
-            float32 (images, features).
-        """
+        """Return pooled features, float32 (images, features), of uint8 (images, 3, h, w)."""
         return torch.from_numpy(self._model.features(_pixels(views)))
 
     def feature_maps(self, views: Tensor) -> Tensor:
-        """Compute the last feature map.
-
-        Args:
-            views: uint8 (images, 3, height, width).
-
-        Returns:
-            float32 (images, channels, height', width').
-        """
+        """Return the last feature map, float32 (images, channels, h', w'), of such views."""
         maps = torch.from_numpy(self._model.layer(_pixels(views), self._map))
         return (maps + self._offset).permute(0, 3, 1, 2)
 

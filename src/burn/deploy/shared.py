@@ -29,11 +29,7 @@ _LEAST_ROUNDED = 0.97  # median of the cosines to features of before gates are r
 
 
 def views_of(checkpoint: Checkpoint) -> ViewConfig:
-    """Return the views that a checkpoint was trained on.
-
-    Raises:
-        UserError: The checkpoint's description is damaged.
-    """
+    """Return the views that a checkpoint was trained on; UserError if it does not describe them."""
     try:
         views = from_plain(ViewConfig, checkpoint.meta["views"])
         views.check()
@@ -55,10 +51,9 @@ def sample_images(size: int) -> Tensor:
 
 
 def cosines(first: Array, second: Array) -> Array:
-    """Return the cosines between the rows of two matrices.
+    """Return the cosines between the rows of two matrices, (rows,).
 
-    Returns:
-        Shape (rows,): 1 where both rows are 0, and NaN for all where a number is not finite.
+    They are 1 where both rows are 0, and NaN for all where a number is not finite.
     """
     first, second = first.astype(np.float64), second.astype(np.float64)
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
@@ -70,14 +65,11 @@ def cosines(first: Array, second: Array) -> Array:
 
 
 def agree(values: Array) -> bool:
-    """Return whether two networks whose features have these cosines are the same.
+    """Return whether two networks whose features have these cosines, one an image, are the same.
 
     Each network adds in its own order. Where an argument of a sign is nearly 0, rounding turns the
     sign, and everything after it changes: on trained networks and 32-pixel images, one cosine of
     100 falls below 0.999. A wrong constant changes every image.
-
-    Args:
-        values: Cosine of each image.
     """
     return bool((values > LEAST_COSINE).mean() >= _LEAST_SHARE)
 
@@ -85,11 +77,9 @@ def agree(values: Array) -> bool:
 def survives_rounding(values: Array) -> bool:
     """Return whether a network is still itself after the gates' weights are rounded to 16 bits.
 
-    Of a bnext_t that was trained on 96 × 96 pixels the median is 0.998; where one weight of each
-    row is so large that the others are lost, 0.945.
-
-    Args:
-        values: Cosine of each image to the features of before.
+    The cosines, one an image, are those to the features of before. Of a bnext_t that was trained on
+    96 × 96 pixels the median is 0.998; where one weight of each row is so large that the others are
+    lost, 0.945.
     """
     return bool(np.median(values) > _LEAST_ROUNDED)
 
@@ -105,12 +95,7 @@ def linear_classifier(checkpoint: Checkpoint, num_features: int) -> nn.Linear | 
 def own_classifier(checkpoint: Checkpoint, backbone: Backbone) -> Classifier | None:
     """Return the linear classifier that a checkpoint holds, or None.
 
-    Args:
-        checkpoint: The checkpoint.
-        backbone: Its backbone.
-
-    Returns:
-        The classifier; its classes are numbers where the checkpoint does not name them.
+    Its classes are numbers where the checkpoint does not name them.
     """
     from burn.checkpoints.classifier import Classifier, fingerprint
 

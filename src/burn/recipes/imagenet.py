@@ -202,14 +202,13 @@ def simclr_imagenet() -> Recipe:
     into parts, because an image's negatives are the other images of its batch. Therefore it is 512,
     at the authors' learning rate of 0.3 for 256.
     """
-    views = _STRONG
     return replace(
         paper_imagenet(),
         method="simclr",
         batch_size=512,
         accumulate=1,
         settings=SimclrConfig(temperature=0.1),
-        views=views,
+        views=_STRONG,
         optim=OptimConfig(name="lars", lr=0.6, weight_decay=1e-6, warmup_epochs=10),
     )
 

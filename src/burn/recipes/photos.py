@@ -84,9 +84,6 @@ def on_photos(recipe: Recipe) -> Recipe:
     small crops have half of a view's side, as at 32 pixels. A batch has half as many images as at
     32 pixels; queues hold half as many features, and momentum encoders change half as much in a
     step, so that both are as old in images.
-
-    Args:
-        recipe: The `_small` recipe of a method.
     """
     like = burn()
     size, share = like.views.size, min(1.0, like.batch_size / recipe.batch_size)

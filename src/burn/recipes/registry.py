@@ -130,9 +130,8 @@ def recipe_list() -> str:
 def find_recipe(name: object) -> Recipe:
     """Return the recipe of that name.
 
-    Raises:
-        UserError: There is no such recipe, in which case the message suggests the nearest name, or
-            a plugin's returns something else.
+    Raises UserError if there is none, with the nearest name, or if a plugin's returns something
+    else.
     """
     if not isinstance(name, str):
         raise UserError(f"--recipe: expected a name, got {type(name).__name__}")

@@ -251,12 +251,9 @@ class Recipe:
 
 
 def without_other_methods(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's plain values without the settings of other methods than its own.
+    """Return a recipe's values, as `to_json` returns them, without the settings of other methods.
 
-    Earlier versions of burn wrote the settings of all methods.
-
-    Args:
-        values: Values by name, as `Recipe.to_json` returns them.
+    Earlier versions of burn wrote those too.
     """
     method = values.get("method", Recipe.method)
     kept = {method, *_names(Recipe)}  # a plugin's method may be called as a field is
@@ -266,13 +263,8 @@ def without_other_methods(values: Mapping[str, Any]) -> dict[str, Any]:
 def _settings_of(entry: MethodEntry, given: Any) -> Any:
     """Return a method's settings as its own dataclass, or None if it has none.
 
-    Args:
-        entry: The method.
-        given: Such settings, or values by name. None, and the settings of another method, stand for
-            the defaults.
-
-    Raises:
-        UserError: They are something else, or a value has the wrong type.
+    They are given as such, or as values by name. None, and the settings of another method, stand
+    for the defaults. Raises UserError if they are something else, or a value has the wrong type.
     """
     config = entry.config
     if given is None or type(given) in {each.config for each in METHODS.values()} - {config}:

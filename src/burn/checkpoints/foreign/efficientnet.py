@@ -23,9 +23,7 @@ _OUTSIDE = {"conv_stem": "_conv_stem", "bn1": "_bn0", "conv_head": "_conv_head",
 def efficientnet_names(expected: Collection[str], classifiers: Collection[str]) -> dict[str, str]:
     """Return timm's name for each of their names; none if the network is no EfficientNet of timm's.
 
-    Args:
-        expected: timm's names of the backbone's weights and buffers.
-        classifiers: Names of the modules that may be the classifier, the likeliest first.
+    Of the modules that may be the classifier, the likeliest comes first.
     """
     if "conv_head.weight" not in expected or "blocks.0.0.conv_dw.weight" not in expected:
         return {}

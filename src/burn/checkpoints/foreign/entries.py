@@ -27,7 +27,6 @@ class Entries:
     """Entries of a file by the names that the import gives them.
 
     Attributes:
-        tensors: Tensors by name.
         dropped: Number of dropped entries by reason.
         unknown: Paths of all other entries.
         parts: Pairs of prefixes in the file and here, those in use first.
@@ -47,16 +46,9 @@ class Entries:
 
 
 def sort_entries(content: Mapping[Any, Any], parts: Mapping[str, str | None]) -> Entries:
-    """Sort the entries of a file.
+    """Sort the entries of a file by prefixes of their names, as `families.PARTS` has them.
 
-    Args:
-        content: The file's content, dicts of tensors within each other.
-        parts: Prefixes of names in the file (without `state_dict` and wrappers), and what
-            replaces them; None drops the entry. The first prefix that fits counts. One without a
-            dot at its end is a whole name.
-
-    Raises:
-        UserError: There are two different tensors of the same name, or too many entries.
+    Raises UserError for two different tensors of the same name, or too many entries.
     """
     tensors: dict[str, Tensor] = {}
     origins: dict[str, tuple[str, str]] = {}  # by name: the part and the path it was found in
@@ -130,13 +122,7 @@ def _flatten(content: Mapping[Any, Any], depth: int = 3) -> Iterator[tuple[str, 
 def check_entries(tensors: Mapping[str, Tensor], shapes: Shapes, entries: Entries) -> None:
     """Check that `tensors` has exactly these names and shapes, and finite numbers.
 
-    Args:
-        tensors: Tensors by name.
-        shapes: Shapes that are expected, by name.
-        entries: The entries of the file, for its own names and the unknown ones.
-
-    Raises:
-        UserError: Something is missing, unknown, of another shape or kind, or not finite.
+    Raises UserError otherwise, with the names that `entries` says the file has.
     """
     theirs = entries.theirs
     expected = {name: tensor for name, tensor in tensors.items() if name in shapes}

@@ -72,10 +72,7 @@ class Imported:
     """Summary of an import.
 
     Attributes:
-        format: Format of the file.
-        backbone: Name of the network in burn.
         stage: 1 (binary activations) or 2 (binary weights too).
-        precision: Precision of that stage.
         width: Factor of the number of channels.
         parameters: Number of parameters of the backbone.
         heads: Parts that were kept beside the backbone, with their numbers of parameters.
@@ -99,8 +96,6 @@ class Exported:
     """Summary of an export.
 
     Attributes:
-        format: Format of the file.
-        precision: Precision of the network.
         entries: Number of entries in the file.
         parameters: Number of parameters of the network, with its `fc` if any.
         left_out: Parts of the checkpoint that the format has no place for.
@@ -179,18 +174,10 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
 
 
 def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
-    """Write a checkpoint of burn's as a torch file for ReActNet's code.
+    """Write a checkpoint of burn's, or a run's, as a torch file for ReActNet's code.
 
-    A linear classifier becomes `fc`.
-
-    Args:
-        checkpoint: The checkpoint, or the folder of a run.
-        out: The torch file, which must not exist yet.
-        format: reactnet, the only format.
-
-    Raises:
-        UserError: ReActNet's code cannot build the network, or the file cannot be written. Nothing
-            is written then.
+    A linear classifier becomes `fc`. The format is reactnet, the only one. Raises UserError, and
+    writes nothing, where ReActNet's code cannot build the network, or the file cannot be written.
     """
     check_export(checkpoint, out, format)
     held = load_checkpoint(checkpoint)
@@ -254,12 +241,8 @@ def _head_shapes(
 ) -> Shapes:
     """Return the shapes of a head whose linear layers are as wide as those in the file.
 
-    An MLP may have linear layers without bias, if all have none.
-
-    Args:
-        layers: True for BN, by name of the layer.
-        held: The head's tensors in the file.
-        features: Input width of the head, or None if it is unknown.
+    An MLP may have linear layers without bias, if all have none. `layers` are True for BN, by name;
+    `features` is the head's input width, or None if it is unknown.
     """
     linear = [layer for layer, norm in layers.items() if not norm]
     biased = len(layers) == 1 or any(f"{layer}bias" in held for layer in linear)
@@ -287,29 +270,18 @@ def _layers(
 
 @dataclass(frozen=True)
 class _Published:
-    """Published network, every entry of which was checked.
-
-    Attributes:
-        format: Format of the file.
-        config: Settings of the backbone.
-        weights: The weights by burn's names, as in a checkpoint.
-        kind: What its weights in binary layers are in the file: flat, 4-D or, in those formats that
-            hold networks of stage 2 alone, binary.
-        zeros: Number of these weights that are exactly 0.
-        parameters: Number of parameters of the backbone.
-        heads: Parts beside the backbone, with their numbers of parameters.
-        dropped: Parts that are dropped, with their numbers of entries.
-        notes: Remarks for the user.
-    """
+    """Published network, every entry of which was checked."""
 
     format: str
     config: BackboneConfig
-    weights: dict[str, Tensor]
+    weights: dict[str, Tensor]  # by burn's names, as in a checkpoint
+    # What the weights in binary layers are in the file: flat, 4-D or, in those formats that hold
+    # networks of stage 2 alone, binary.
     kind: str
-    zeros: int
+    zeros: int  # number of these weights that are exactly 0
     parameters: int
-    heads: Mapping[str, int]
-    dropped: Mapping[str, int]
+    heads: Mapping[str, int]  # parts beside the backbone, with their numbers of parameters
+    dropped: Mapping[str, int]  # with their numbers of entries
     notes: tuple[str, ...]
 
 

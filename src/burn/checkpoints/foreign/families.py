@@ -131,8 +131,8 @@ class Layout:
 def config_of(entries: Entries, format: str) -> BackboneConfig:
     """Return the settings of the backbone in a file.
 
-    Raises:
-        UserError: The entries that tell them are lacking, or no network of this format has them.
+    Raises UserError if the entries that tell them are lacking, or no network of this format has
+    them.
     """
     if format == "bnext":
         return _bnext_config(entries)
@@ -140,15 +140,9 @@ def config_of(entries: Entries, format: str) -> BackboneConfig:
 
 
 def layout_of(entries: Entries, format: str, ours: Mapping[str, Tensor]) -> Layout:
-    """Return where the entries of a backbone are in a file.
+    """Return where the entries of a backbone are in a file; `ours` are burn's, without memory.
 
-    Args:
-        entries: Entries of the file; of S2-BNN's, those that are not used are dropped.
-        format: The file's format.
-        ours: burn's entries, without memory.
-
-    Raises:
-        UserError: An entry that S2-BNN does not use is lacking.
+    Of S2-BNN's entries those that are not used are dropped; UserError where one of them is lacking.
     """
     if format == "bnext":
         return _bnext_layout(ours)
@@ -187,7 +181,6 @@ def _part(rest: str, table: Mapping[str, str]) -> str:
 
 
 def _reactnet_config(entries: Entries, format: str) -> BackboneConfig:
-    """Return the settings of the network, by the stem's channels."""
     config = reactnet_config(_stem(entries))
     if format != "burn-release":
         return config

@@ -17,14 +17,10 @@ _NORM = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 def head_from(weights: Mapping[str, Tensor], num_features: int) -> nn.Sequential:
     """Rebuild a projection head in eval mode, (batch, num_features) -> (batch, dimension).
 
-    Args:
-        weights: State dict of one Linear, or of an nn.Sequential: an index with a 2-D weight is a
-            Linear, one with running statistics is a BatchNorm1d, and a single missing index between
-            two is a ReLU. lightly's heads hold their sequence below `layers.`.
-        num_features: Input width of the head.
-
-    Raises:
-        UserError: The weights are not such a head, or the widths of its layers do not match.
+    The weights are the state dict of one Linear, or of an nn.Sequential: an index with a 2-D weight
+    is a Linear, one with running statistics is a BatchNorm1d, and a single missing index between
+    two is a ReLU. lightly's heads hold their sequence below `layers.`. Raises UserError if the
+    weights are not such a head, or the widths of its layers do not match.
     """
     weights = {name.removeprefix("layers."): tensor for name, tensor in weights.items()}
     if "weight" in weights:
@@ -82,10 +78,7 @@ def classifier_from(
 ) -> nn.Linear | None:
     """Rebuild a Linear (num_features -> classes) from weights that are just that, or return None.
 
-    Args:
-        weights: State dict with the name of the classifier in front.
-        names: Names that the classifier may have.
-        num_features: Input width of the classifier.
+    The weights' names begin with one of `names`.
     """
     for name in names:
         weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")

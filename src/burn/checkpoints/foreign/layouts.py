@@ -153,12 +153,9 @@ def sort(
 ) -> SortedTensors:
     """Sort the tensors of the dicts in which a place lies.
 
-    Args:
-        held: Tensors of the file.
-        place: The place.
-        named: Its tensors by the architecture's names, or by their own where it has none.
-        expected: Names of the backbone's weights.
-        classifiers: Names of the modules that may be the classifier.
+    `named` are the place's tensors by the architecture's names, or by their own where it has none,
+    `expected` the names of the backbone's weights, and `classifiers` those of the modules that may
+    be the classifier.
     """
     backbone = {name: tensor for name, tensor in named.items() if name in expected}
     unlabelled = any(_is(word, _UNLABELLED) for word in place.split("."))

@@ -28,8 +28,7 @@ _SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 def lite0_file() -> Path:
     """Return the package's file of weights.
 
-    Raises:
-        UserError: The package is not installed, or its file is not the known one.
+    Raises UserError if the package is not installed, or its file is not the known one.
     """
     package = find_spec(_PACKAGE)
     if package is None or not package.submodule_search_locations:

@@ -20,11 +20,8 @@ FORMATS = ("reactnet", "burn-release", "s2bnn", "bnext", "expert")  # of `burn i
 def require_network(spec: str) -> None:
     """Check that a name stands for a network, before torch is imported to load it.
 
-    Args:
-        spec: PATH, ARCHITECTURE:FILE, hub:NAME or lite0, as `layouts.TEACHER_SYNTAX` explains.
-
-    Raises:
-        UserError: There is no such architecture, file or run, or a run's checkpoint is damaged.
+    `layouts.TEACHER_SYNTAX` explains the names. Raises UserError if there is no such architecture,
+    file or run, or a run's checkpoint is damaged.
     """
     if names_checkpoint(spec):
         read_description(own_file(spec))
@@ -35,13 +32,9 @@ def require_network(spec: str) -> None:
 
 
 def own_file(spec: str) -> Path:
-    """Return the file of a checkpoint of burn's.
+    """Return the file of a checkpoint of burn's, of a path that exists: the file or a run's folder.
 
-    Args:
-        spec: A path that exists: the file, or the folder of a run.
-
-    Raises:
-        UserError: The folder has no finished stage, or the file is from elsewhere.
+    Raises UserError if the folder has no finished stage, or the file is from elsewhere.
     """
     file = find_checkpoint(expand(spec))
     if file.suffix in (".pth", ".pt", ".tar", ".bin"):
@@ -55,8 +48,7 @@ def own_file(spec: str) -> Path:
 def split_name(spec: str) -> tuple[str, str]:
     """Split ARCHITECTURE:FILE or hub:NAME at the colon.
 
-    Raises:
-        UserError: The architecture is unknown, or the file is missing.
+    Raises UserError if the architecture is unknown, or the file is missing.
     """
     name, separator, rest = spec.partition(":")
     if not separator:
@@ -78,17 +70,7 @@ def split_name(spec: str) -> tuple[str, str]:
 
 
 def check_import(file: Path, format: str, out: Path, stage: int | None) -> None:
-    """Check the names of `burn import`.
-
-    Args:
-        file: The published checkpoint.
-        format: Name of its format.
-        out: The checkpoint to write.
-        stage: Number of its stage, or None.
-
-    Raises:
-        UserError: One of them cannot be used.
-    """
+    """Check the names of `burn import`. Raises UserError if one of them cannot be used."""
     if format not in FORMATS:
         raise UserError(f"unknown format {format!r}: give one of {', '.join(FORMATS)}")
     if stage not in (None, 1, 2):
@@ -100,16 +82,7 @@ def check_import(file: Path, format: str, out: Path, stage: int | None) -> None:
 
 
 def check_export(checkpoint: Path, out: Path, format: str) -> None:
-    """Check the names of `burn export` to a format of another project.
-
-    Args:
-        checkpoint: A checkpoint, or the folder of a run.
-        out: The file to write.
-        format: Name of the format.
-
-    Raises:
-        UserError: One of them cannot be used.
-    """
+    """Check the names of `burn export` to a format of another project. Raises as `check_import`."""
     if format != "reactnet":
         raise UserError(f"cannot export to {format!r}: reactnet is the only format")
     if out.suffix == ".safetensors":

@@ -21,11 +21,8 @@ _KIND = re.compile("b1|[iu][1248]|f[248]|c8|c16|[SU][0-9]{1,4}")
 class Dtype:
     """Stands for `numpy.dtype`.
 
-    Args:
-        kind: The type, such as f8.
-
     Attributes:
-        kind: The type, or None if it is neither one of numbers nor one of texts.
+        kind: The type, such as f8, or None if it is neither one of numbers nor one of texts.
         order: The order of bytes, as in `numpy.dtype.byteorder`.
     """
 
@@ -47,14 +44,10 @@ class Array:
 
 
 def scalar(kind: object, content: object = b"") -> Any:
-    """Stand for NumPy's function that makes a number of its bytes.
+    """Stand for NumPy's function that makes a number of its bytes, by a `Dtype`.
 
-    Args:
-        kind: A `Dtype`.
-        content: The bytes.
-
-    Returns:
-        The number or text as Python's, or None where the bytes are not those of one of this type.
+    Returns the number or text as Python's, or None where the bytes are not those of one of this
+    type.
     """
     if not isinstance(kind, Dtype) or kind.kind is None or not isinstance(content, bytes):
         return None

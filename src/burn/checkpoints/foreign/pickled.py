@@ -40,22 +40,15 @@ _MOST_VISITED = 10**6  # parts of collections in the arguments of calls
 
 @dataclass(slots=True)
 class _Item:
-    """What is known of an object that a pickle makes.
+    """What is known of an object that a pickle makes."""
 
-    Attributes:
-        kind: What it is: "text", "number", "name" of a function or class, "tuple", "list", "dict",
-            "storage", "call" of a function, or "" for another.
-        text: The text, the name, or the name of the function that was called.
-        value: A whole number, or the bytes of a storage's element.
-        parts: Objects in a tuple or list.
-        depth: Largest number of nested tuples in it.
-    """
-
+    # "text", "number", "name" of a function or class, "tuple", "list", "dict", "storage", "call" of
+    # a function, or "" for another.
     kind: str = ""
-    text: str = ""
-    value: int = 0
-    parts: Sequence[_Item] = ()
-    depth: int = 0
+    text: str = ""  # the text, the name, or the name of the function that was called
+    value: int = 0  # a whole number, or the bytes of a storage's element
+    parts: Sequence[_Item] = ()  # objects in a tuple or list
+    depth: int = 0  # largest number of nested tuples in it
 
 
 class Walk:

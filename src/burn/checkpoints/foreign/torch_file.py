@@ -52,11 +52,9 @@ _OTHER_ARCHIVES = {
 
 
 def check_torch_file(file: Path, limit: int) -> None:
-    """Check that a torch file may be given to torch.
+    """Check that a file of at most `limit` bytes may be given to torch.
 
-    Args:
-        file: A torch file, of the zip format or the older one, or a pickle.
-        limit: Largest size in bytes that is accepted.
+    It is a torch file, of the zip format or the older one, or a pickle.
 
     Raises:
         UserError: The file is not a regular file, is of another kind, is too large, declares more
@@ -95,8 +93,7 @@ def check_torch_file(file: Path, limit: int) -> None:
 def check_tensors(content: Any, file: Path) -> None:
     """Check that the tensors read from a file have memory, and claim no more than the file holds.
 
-    Raises:
-        UserError: A tensor has no numbers in memory, or claims more numbers than the file holds.
+    Raises UserError otherwise.
     """
     size = file.stat().st_size
     seen: set[int] = set()
@@ -200,14 +197,9 @@ def _of_zip(file: Path, opened: BinaryIO) -> list[BinaryIO]:
 def _is_read_alike(opened: BinaryIO, size: int, entries: Iterable[zipfile.ZipInfo]) -> bool:
     """Return whether Python and torch find the same directory and names in a zip archive.
 
-    Both look for its end from behind, but Python takes the directory that lies before that end, and
-    torch the one at the place that the end states. In an archive as torch writes it, without a
-    comment, all parts follow one another.
-
-    Args:
-        opened: The archive.
-        size: Its size in bytes.
-        entries: What Python finds in it.
+    Both look for its end from behind, but Python, which finds `entries`, takes the directory that
+    lies before that end, and torch the one at the place that the end states. In an archive as torch
+    writes it, without a comment, all parts follow one another.
     """
     opened.seek(max(0, size - 98))
     end = opened.read().rjust(98, b"\0")
@@ -250,14 +242,7 @@ def damaged(file: Path) -> str:
 
 
 def _follow(file: Path, content: BinaryIO, size: int, left: int) -> list[Walk]:
-    """Follow consecutive pickles.
-
-    Args:
-        file: The file, for messages.
-        content: The pickles.
-        size: The file's size in bytes.
-        left: Largest number of instructions.
-    """
+    """Follow consecutive pickles of a file of `size` bytes, for at most `left` instructions."""
     walks: list[Walk] = []
     for _ in range(5):  # the older format has a magic number, versions, the weights and a list
         walk = Walk()
@@ -289,7 +274,6 @@ def _follow(file: Path, content: BinaryIO, size: int, left: int) -> list[Walk]:
 
 
 def _check_names(file: Path, names: Iterable[str]) -> None:
-    """Raise UserError for functions and classes that weights do not need."""
     for name in names:
         module = name.rpartition(".")[0]
         shown = printable(name[:60])

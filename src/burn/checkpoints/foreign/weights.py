@@ -66,14 +66,9 @@ _MOCO3_HEADS = 12  # heads of attention, where timm's transformers of the same s
 def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0) -> Backbone:
     """Return the backbone of a checkpoint, at its precision, in eval mode.
 
-    Args:
-        checkpoint: The checkpoint.
-        fresh: Whether the network gets new weights instead of the checkpoint's.
-        seed: Random seed of the new weights.
-
-    Raises:
-        UserError: The description is damaged, needs a plugin that is not loaded, or the weights do
-            not fit it.
+    A `fresh` one gets new weights, of the random seed, instead of the checkpoint's. Raises
+    UserError if the description is damaged, needs a plugin that is not loaded, or the weights do
+    not fit it.
     """
     with seeded(seed):
         return _late_backbone_from(checkpoint, fresh=fresh).make()
@@ -155,13 +150,9 @@ def load_teacher(spec: str) -> Teacher:
 
 
 def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
-    """Load a pretrained network as `load_teacher` does, but without heads.
+    """Load a pretrained network in eval mode as `load_teacher` does, but without heads.
 
-    Returns:
-        The backbone in eval mode, and where it came from as plain JSON values.
-
-    Raises:
-        UserError: As `load_teacher`.
+    Its origin comes with it, as plain JSON values. Raises UserError as `load_teacher`.
     """
     source = _read(spec)
     return source.network.build(), source.origin
@@ -171,8 +162,7 @@ def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
 class _Source:
     """Backbone whose weights were read, and the state dicts of its heads.
 
-    Attributes:
-        classifiers: Names of the modules that may be its classifier.
+    `classifiers` are names of the modules that may be its classifier.
     """
 
     network: LateBackbone
@@ -299,16 +289,10 @@ def _download(name: str) -> tuple[BackboneConfig, Path]:
 def read_weights(file: Path, network: int | None = None) -> Any:
     """Read a file of weights: .safetensors, or a pickle of tensors, of which nothing is executed.
 
-    Args:
-        file: Path of the file.
-        network: Size in bytes of the network that is expected in the file, which bounds the size of
-            the file. Default: 16 GiB are accepted.
-
-    Returns:
-        A dict of tensors, or whatever else was saved.
-
-    Raises:
-        UserError: The file is damaged, is something else, is too large, or holds other objects.
+    The size in bytes of the network that is expected in the file bounds the size of the file;
+    without it 16 GiB are accepted. What was saved may be something else than a dict of tensors.
+    Raises UserError if the file is damaged, is something else, is too large, or holds other
+    objects.
     """
     limit = _LARGEST if network is None else _ALLOWANCE + _COPIES * network
     try:
@@ -395,8 +379,7 @@ def _unread(tensor: Tensor) -> str | None:
 def _preferred(candidates: Sequence[SortedTensors], file: Path, name: str) -> SortedTensors:
     """Return the first of several networks of a file.
 
-    Raises:
-        UserError: Another has other numbers, and the places do not tell which one is meant.
+    Raises UserError where another has other numbers, and the places do not tell which one is meant.
     """
     first = candidates[0]
     for other in candidates[1:]:

@@ -15,14 +15,9 @@ _LONGEST_LIST = 768  # ones among signs that are counted at once; more of them t
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of a layer from map to map, or of the convolution of the image.
+    """Sizes of a layer from map to map, or of the convolution of the image, in pixels and channels.
 
     Attributes:
-        in_size: Height and width of the input in pixels.
-        out_size: Height and width of the output in pixels.
-        in_channels: Number of channels of the input.
-        out_channels: Number of channels of the output.
-        kernel: Height and width of the kernel.
         stride: 1 or 2.
         shortcut: Whether the input is added to the output.
         is_binary: False for the convolution of the image.
@@ -86,7 +81,6 @@ class Arena:
     """The arena of a network. Places are offsets in bytes and multiples of 4.
 
     Attributes:
-        bytes: Size of the arena.
         phases: First and last layer of each phase.
         values_at: Place of each layer's output.
         values_rows: Number of rows of each layer's output that are kept.
@@ -129,12 +123,8 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
     A phase is a sequence of layers that run together, row by row, and keep only the rows between
     them that are still needed. The maps between two phases are kept whole: the input of a phase at
     one end of the arena and its output at the other. A layer with a gate is a phase of its own,
-    since what it computes depends on whole maps.
-
-    Args:
-        layers: The convolution of the image and the binary layers.
-        outputs: Number of outputs of each linear layer.
-        value_bytes: Size of a number in a map.
+    since what it computes depends on whole maps. The layers are the convolution of the image and
+    the binary ones; `outputs` are the numbers of outputs of the linear ones.
     """
     binary = [layer for layer in layers if layer.is_binary]
     inputs = max(layer.inputs for layer in binary)
@@ -229,7 +219,6 @@ class _Sizes:
         return self.whole(index) if self.layers[index].parts else self._rows(index, 1)
 
     def whole(self, index: int) -> int:
-        """Return the size of a layer's output."""
         return self._rows(index, self.layers[index].out_size)
 
     def ring(self, index: int) -> int:

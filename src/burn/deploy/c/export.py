@@ -47,10 +47,8 @@ _MANY_PIXELS = 8 * 96**2  # of all images that are compared; of larger images fe
 class Tested:
     """Comparison of a network in integers with its packed file.
 
-    Attributes:
-        images: Number of images that were compared.
-        cosine: Mean cosine of the outputs.
-        same_class: Number of images with the same class; None without classes.
+    It has the mean cosine of the outputs, and the number of images with the same class, None
+    without classes.
     """
 
     images: int
@@ -63,19 +61,14 @@ class ExportedC:
     """Summary of an export to C; all sizes are in bytes.
 
     Attributes:
-        header: The header.
-        source: The source.
         image_size: Side of its images in pixels.
-        constants: Size of the constants.
         code: Most that the code takes.
-        flash: Size of constants and code.
-        arena: Size of the arena.
+        flash: Constants and code.
         image: Size of an image.
         image_rows: Size of as many rows of it as are needed at once.
-        scores: Size of the scores.
         classes: Size of the classes that are learned on the device; 0 without.
         stack: Most that the code takes of the stack.
-        ram: Size of arena, image, scores, classes and stack.
+        ram: Arena, image, scores, classes and stack.
         left_out: Number of classes of the packed file's classifier, which is not exported where
             classes are learned on the device; 0 without.
         tested: Comparison with the packed file; None with floats, which are its own.

@@ -56,13 +56,10 @@ class IntegerConvolution:
 
 @dataclass(frozen=True)
 class IntegerLayer:
-    """Binary convolution in integers, see the formulas above.
+    """Binary convolution in integers, see the formulas above: M, B and S are (out,).
 
     Attributes:
         threshold: (in,).
-        multiplier: (out,).
-        bias: (out,).
-        slope: (out,).
         shortcut_shift: s in the formulas.
         positive_shift: p in the formulas.
         negative_shift: n in the formulas.
@@ -85,12 +82,9 @@ class IntegerLayer:
 class IntegerMean:
     """Mean of each channel in integers: round(sum · factor / 2^shift) + bias.
 
-    Attributes:
-        factor: A power of two divided by the number of pixels and, where the mean is scaled,
-            times the scales: (channels,), or one number. It is rounded, and below 2^31.
-        shift: Exponent of the divisor.
-        bias: (channels,).
-        bits: Number of fractional bits of the output.
+    The factor is a power of two divided by the number of pixels and, where the mean is scaled,
+    times the scales: (channels,), or one number. It is rounded, and below 2^31. The bias is
+    (channels,), and the output has `bits` fractional bits.
     """
 
     factor: int | Integers
@@ -101,14 +95,9 @@ class IntegerMean:
 
 @dataclass(frozen=True)
 class IntegerLinear:
-    """Linear layer in integers: round(weight · x / 2^shift) + bias.
+    """Linear layer in integers: round(weight · x / 2^shift) + bias; with `relu`, at least 0.
 
-    Attributes:
-        weight: (out, in), 16 bits.
-        bias: (out,).
-        shift: Exponent of the divisor.
-        relu: Whether negative outputs become 0.
-        bits: Number of fractional bits of the output.
+    The weight is (out, in), 16 bits, and the bias (out,). The output has `bits` fractional bits.
     """
 
     weight: Integers
@@ -120,14 +109,7 @@ class IntegerLinear:
 
 @dataclass(frozen=True)
 class IntegerNetwork:
-    """A packed file in integers.
-
-    Attributes:
-        stem: Convolution of the image.
-        layers: Binary convolutions.
-        mean: Global mean.
-        linears: Linear layers.
-    """
+    """A packed file in integers."""
 
     stem: IntegerConvolution
     layers: tuple[IntegerLayer, ...]
@@ -143,16 +125,10 @@ class IntegerNetwork:
 def to_integers(
     program: Program, geometry: Sequence[Geometry], value_bits: int, origin: str
 ) -> IntegerNetwork:
-    """Convert a packed file's constants.
+    """Convert a packed file's constants, for maps of numbers of 16 or 32 bits.
 
-    Args:
-        program: The packed file.
-        geometry: Sizes of the convolution of the image and of the binary layers.
-        value_bits: Size of a number in a map, 16 or 32 bits.
-        origin: Name of the file for messages.
-
-    Raises:
-        UserError: The constants span too wide a range.
+    The geometry is that of the convolution of the image and of the binary layers. Raises UserError
+    if the constants span too wide a range.
     """
     try:
         with np.errstate(over="raise", invalid="raise"):
@@ -177,12 +153,8 @@ def _require(holds: bool | np.bool) -> None:
 class _Range:
     """Bounds of a layer in real numbers, and the numbers of fractional bits that they allow.
 
-    Attributes:
-        low: (out,), smallest output.
-        high: (out,), largest output.
-        size: Largest sum of the absolute values of the terms of t.
-        sum_bits: F in the formulas.
-        slope_bits: e in the formulas.
+    Its outputs are between `low` and `high`, (out,). `size` is the largest sum of the absolute
+    values of the terms of t. `sum_bits` and `slope_bits` are F and e in the formulas.
     """
 
     low: NDArray[np.float64]
@@ -401,12 +373,7 @@ def _prelu(y: NDArray[np.float64], slope: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def activated(layer: IntegerLayer, t: Integers) -> Integers:
-    """Return z of the formulas.
-
-    Args:
-        layer: The layer.
-        t: (..., out).
-    """
+    """Return z of the formulas, of t (..., out)."""
     up, down = layer.positive_shift, layer.negative_shift
     negative = ((t * layer.slope >> 32) + (1 << down >> 1)) >> down
     return np.where(t >= 0, (t + (1 << up >> 1)) >> up, negative)

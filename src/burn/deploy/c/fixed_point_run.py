@@ -18,15 +18,9 @@ from burn_engine.format import BinaryConvolution, Convolution, Floats, Program
 def run_integers(
     network: IntegerNetwork, program: Program, images: NDArray[np.uint8]
 ) -> list[Integers]:
-    """Run a network in integers, as its C code does.
+    """Run a network in integers on images (n, size, size, 3), as its C code does.
 
-    Args:
-        network: Its integer constants.
-        program: The packed file.
-        images: (n, size, size, 3).
-
-    Returns:
-        The output of each layer, (n, h, w, channels) or (n, channels).
+    Returns the output of each layer, (n, h, w, channels) or (n, channels).
     """
     first = program.layers[0]
     assert isinstance(first, Convolution)

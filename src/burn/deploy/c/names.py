@@ -26,19 +26,11 @@ _HEADERS = """
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can begin names in C."""
     return _NAME.fullmatch(text) is not None
 
 
 def require_name(name: str) -> None:
-    """Refuse a name that cannot begin names in C, or whose header would hide one of C.
-
-    Args:
-        name: What was given as --name, or made from the packed file's name.
-
-    Raises:
-        UserError: It is such a name.
-    """
+    """Refuse a name that cannot begin names in C, or whose header would hide one of C."""
     if not is_name(name):
         raise UserError(
             f"--name {name!r} cannot begin names in C: give a letter and then up to 40 letters, "
@@ -51,14 +43,9 @@ def require_name(name: str) -> None:
 
 
 def require_no_clash(name: str, code: str) -> None:
-    """Refuse a name with which one identifier in C would stand for two things.
+    """Refuse a name with which one identifier in the code would stand for two things.
 
-    Args:
-        name: What `network` becomes.
-        code: All code in which it does.
-
-    Raises:
-        UserError: NAME with an ending that the code has after `network` is also in the code.
+    That is where NAME with an ending that the code has after `network` is also in the code.
     """
     bare = _COMMENT_OR_STRING.sub(" ", code)
     others = set(re.findall(r"\b[A-Za-z_]\w*", _NETWORK_NAME.sub(" ", bare)))
@@ -71,11 +58,9 @@ def require_no_clash(name: str, code: str) -> None:
 
 
 def renamed(code: str, name: str) -> str:
-    """Return code with a name in place of `network`.
+    """Return C code with a name in place of `network`.
 
-    Args:
-        code: C, such as `network_run`, `NETWORK_NUM_SCORES` or `#include "network.h"`.
-        name: The name.
+    It replaces, for example, `network_run`, `NETWORK_NUM_SCORES` and `#include "network.h"`.
     """
     given = {"network": name, "NETWORK": name.upper()}  # in one pass: a name may contain these
     code_or_file = r"\b(?:(network|NETWORK)(?=_)|network(?=\.h\b))"

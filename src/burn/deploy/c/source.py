@@ -37,12 +37,7 @@ _SIZES = ("in_size", "out_size", "in_channels", "out_channels", "kernel", "strid
 
 
 def geometry_of(program: Program, image_size: int) -> list[Geometry]:
-    """Return the sizes of the convolution of the image and of the binary layers.
-
-    Args:
-        program: The packed file.
-        image_size: Side of the images in pixels.
-    """
+    """Return the sizes of the convolution of the image and of the binary layers."""
     geometry: list[Geometry] = []
     size, channels = image_size, 3
     for layer in program.layers:
@@ -66,22 +61,14 @@ def geometry_of(program: Program, image_size: int) -> list[Geometry]:
 
 
 class _Part(NamedTuple):
-    """A binary convolution, or one of those of a layer with a gate, which compute some outputs.
+    """A binary convolution, or one of those of a layer with a gate, which compute some outputs."""
 
-    Attributes:
-        bits: The weights as `network.c` has them, (out, k, k, in): 1 for -1, or for +1 where the
-            input is flipped.
-        threshold: (in,).
-        flipped: Inputs whose signs are 1 for +1, (in,).
-        multiplier: (out,).
-        bias: (out,).
-        slope: (out,).
-    """
-
+    # The weights as `network.c` has them, (out, k, k, in): 1 for -1, or for +1 where the input is
+    # flipped.
     bits: NDArray[np.bool]
-    threshold: NDArray[np.generic]
-    flipped: NDArray[np.bool]
-    multiplier: NDArray[np.generic]
+    threshold: NDArray[np.generic]  # (in,)
+    flipped: NDArray[np.bool]  # inputs whose signs are 1 for +1, (in,)
+    multiplier: NDArray[np.generic]  # (out,), as are bias and slope
     bias: NDArray[np.generic]
     slope: NDArray[np.generic]
 
@@ -92,30 +79,18 @@ class _Part(NamedTuple):
 
 
 class CSource:
-    """The C of a network, which is text, and what it takes.
+    """The C of a network, which is text, and what it takes, in bytes.
+
+    All names begin with `name`; `epilogue` is float, int32 or int16; `origin` is the packed file,
+    for messages, and `digest` its SHA-256. Of 0 `classes_on_device` there is no code that learns
+    them; of more, the program has no classifier. Raises UserError if a layer is too wide, or its
+    constants are too large or span too wide a range.
 
     Attributes:
-        constants: Size in bytes of all constants where pointers have 32 bits.
-        arena: Size in bytes of the arena.
-        image: Size in bytes of an image.
-        image_rows: Size in bytes of as many rows of it as are needed at once.
-        scores: Size in bytes of the scores.
-        classes: Size in bytes of the classes that are learned on the device, 0 without.
+        constants: Size of all constants where pointers have 32 bits.
+        image_rows: Size of as many rows of an image as are needed at once.
+        classes: Size of the classes that are learned on the device, 0 without.
         integers: The constants in integers; None with floats.
-        has_gates: Whether a layer has a gate.
-
-    Args:
-        program: The packed file.
-        image_size: Side of the images in pixels.
-        name: Prefix of all names.
-        epilogue: float, int32 or int16.
-        origin: Name of the packed file for messages.
-        digest: Its SHA-256.
-        classes_on_device: Number of classes that can be learned on the device; 0 for none, and no
-            code for it. Of more than 0 the program has no classifier.
-
-    Raises:
-        UserError: A layer is too wide, or its constants are too large or span too wide a range.
     """
 
     def __init__(
@@ -126,7 +101,7 @@ class CSource:
         epilogue: str,
         origin: str,
         digest: str,
-        classes_on_device: int = 0,
+        classes_on_device: int,
     ) -> None:
         self._program, self._name, self._digest = program, name, digest
         self._classes_on_device = classes_on_device
@@ -178,11 +153,7 @@ class CSource:
         self.classes = self.scores * classes_on_device + counts
 
     def texts(self) -> tuple[str, str]:
-        """Return the header and the source.
-
-        Raises:
-            UserError: The name would give something in them a name that something else has.
-        """
+        """Return the header and the source. Raises UserError for a name that is in them already."""
         learns = f" --classes-on-device {self._classes_on_device}" * (self._classes_on_device > 0)
         banner = (
             f"/* Written by `burn export --format c --epilogue {self._epilogue}{learns}`, burn "
@@ -280,14 +251,10 @@ class CSource:
         ]
         self.constants += _LAYER_BYTES * len(layers)
         self.constants += _PHASE_BYTES * len(phases) + _LINEAR_BYTES * len(linears)
-        names = self._class_names()
-        return "\n\n".join(["\n".join(lines), *self._arrays, *tables, *names])
-
-    def _class_names(self) -> list[str]:
-        if not self._program.classes:
-            return []
-        name = "network_class_names[NETWORK_NUM_CLASSES]"
-        return [f"const char *const {name} = {{\n/* @classes */\n}};"]
+        if self._program.classes:
+            name = "network_class_names[NETWORK_NUM_CLASSES]"
+            tables.append(f"const char *const {name} = {{\n/* @classes */\n}};")
+        return "\n\n".join(["\n".join(lines), *self._arrays, *tables])
 
     def _array(self, kind: str, name: str, values: NDArray[np.generic]) -> str:
         """Add a constant array; return its name."""
@@ -462,12 +429,7 @@ def _rarer_signs(program: Program, image_size: int) -> list[NDArray[np.bool]]:
 
 
 def _parts(layer: Layer, flipped: NDArray[np.bool]) -> list[_Part]:
-    """Return the binary convolutions of a layer.
-
-    Args:
-        layer: A binary layer, or one with a gate.
-        flipped: Which of its thresholds are flipped.
-    """
+    """Return the binary convolutions of a layer, by which of its thresholds are flipped."""
     assert isinstance(layer, BinaryConvolution | GatedConvolution)
     count, slope = 1, layer.slope
     if isinstance(layer, GatedConvolution):
