@@ -61,11 +61,7 @@ class TuningPlan:
 def tuning_loss(scores: Tensor, labels: Tensor, taught: Tensor | None, plan: TuningPlan) -> Tensor:
     """Return (1 - kl) · cross-entropy + kl · T² · KL(teacher || student), averaged over the batch.
 
-    Args:
-        scores: Scores of the student, (batch, classes).
-        labels: int64 (batch,).
-        taught: Scores of the teacher, (batch, classes), or None.
-        plan: The weights.
+    `scores` are the student's and `taught` the teacher's, (batch, classes).
     """
     smoothing = plan.label_smoothing
     if plan.class_weights is None:
@@ -84,14 +80,8 @@ class Tuning(Learner):
     """A network and a linear layer on it that learn from labels.
 
     BN is in training mode. The precision does not change, so a binary network stays binary.
-
-    Args:
-        backbone: The backbone.
-        head: The linear layer on its features.
-        plan: The weights of the loss.
-        bfloat16: Run the backbone under autocast.
-        teacher: Function from views, uint8 (batch, 3, height, width) on the device of the backbone,
-            to scores of the classes, without gradients; or None.
+    `teacher` takes views, uint8 (batch, 3, height, width) on the device of the backbone, and
+    returns scores of the classes, without gradients.
 
     Attributes:
         images: Number of images of the last batch.
@@ -137,10 +127,8 @@ class Tuning(Learner):
         return loss
 
     def numbers(self) -> dict[str, Any]:
-        # Dropout of float networks draws from the random state.
-        return {
-            "finite": self.finite, "learned": self.learned, "random": torch.get_rng_state(),
-        }  # fmt: skip
+        random = torch.get_rng_state()  # dropout of float networks draws from it
+        return {"finite": self.finite, "learned": self.learned, "random": random}
 
     def load(self, weights: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         super().load(weights, numbers)
@@ -149,19 +137,10 @@ class Tuning(Learner):
 
 
 class Tuner(Callback):
-    """One fine-tuning, which can be stopped after a step and resumed.
+    """One fine-tuning, in place, which can be stopped after a step and resumed.
 
-    Args:
-        backbone: The backbone, which is trained in place.
-        head: A linear layer on its features, which is trained in place.
-        source: The images, each with a label.
-        transform: Draws the views of an image: the student's, and the teacher's if it has its own.
-        plan: The settings.
-        seed: The random seed of the order of the images.
-        workers: Number of data-loader workers.
-        bfloat16: As in `Tuning`.
-        teacher: As in `Tuning`.
-        threads: Chooses the number of threads after every step, on a CPU; or None.
+    `transform` draws the views of an image: the student's, and the teacher's if it has its own.
+    On a CPU `threads` chooses the number of threads after every step.
 
     Attributes:
         learner: The networks.
@@ -187,8 +166,7 @@ class Tuner(Callback):
         self.learner = Tuning(backbone, head, plan, bfloat16=bfloat16, teacher=teacher)
         device = next(backbone.parameters()).device
         sampler = EpochSampler(len(source), plan.batch_size, seed, drop_last=plan.drop_last)
-        pin = device.type == "cuda"
-        loader = TrainLoader(source, transform, sampler, workers, pin=pin)
+        loader = TrainLoader(source, transform, sampler, workers, pin=device.type == "cuda")
         epoch = len(sampler)
         self.loop = Loop(
             self.learner,
@@ -207,9 +185,7 @@ class Tuner(Callback):
     ) -> bool:
         """Train to the end, or until a callback sets `should_stop`.
 
-        Args:
-            callbacks: What is told of the steps.
-            restore: Brings the loop into the state to go on from.
+        First `restore` brings the loop into the state to go on from.
 
         Returns:
             Whether loss and weights stayed finite; otherwise training ended with the epoch.

@@ -42,11 +42,6 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
     Where the learning rate is chosen on held-out images, the scores of the written layer are
     calibrated on them.
 
-    Args:
-        context: The backbone, the images and the folder.
-        config: Settings of the protocol.
-        console: Where progress is shown.
-
     Raises:
         UserError: Training diverged, or images cannot be read.
     """
@@ -82,11 +77,6 @@ def run_transfer(
 ) -> list[Result]:
     """Run linear evaluation with the settings of another dataset than that of pretraining.
 
-    Args:
-        context: The backbone and the images.
-        config: Settings of the protocol.
-        console: Where progress is shown.
-
     Raises:
         UserError: Training diverged, or images cannot be read.
     """
@@ -99,27 +89,16 @@ def run_transfer(
 
 @dataclass(frozen=True)
 class _Probed:
-    """A trained probe and its evaluation.
-
-    Attributes:
-        probe: The probe.
-        scores: Scores of the test images, (images, classes).
-        labels: Labels of the test images, int64 (images,).
-        numbers: Top-1 and top-5 in percent, top-1 first.
-        right: The right answers, as in `Result.right`.
-        settings: Settings for the results.
-        temperature: What divides the scores to calibrate them; 1 where no images are held out.
-        began: When the work began, by `time.perf_counter`.
-    """
+    """A trained probe and its evaluation."""
 
     probe: nn.Module
-    scores: Tensor
-    labels: Tensor
-    numbers: dict[str, float]
-    right: str
-    settings: dict[str, Any]
-    temperature: float
-    began: float
+    scores: Tensor  # of the test images, (images, classes)
+    labels: Tensor  # of the test images, int64 (images,)
+    numbers: dict[str, float]  # top-1 and top-5 in percent, top-1 first
+    right: str  # the right answers, as in `Result.right`
+    settings: dict[str, Any]  # for the results
+    temperature: float  # divides the scores to calibrate them; 1 where no images are held out
+    began: float  # by `time.perf_counter`
 
 
 def _probe(
@@ -191,7 +170,6 @@ def _held_out(context: EvaluationContext) -> Subset:
 
 
 def _held_out_features(context: EvaluationContext, part: Subset, console: Console) -> Features:
-    """Return plain features of the held-out images."""
     features = plain_features(context, "train", console)
     rows = torch.isin(features.positions, torch.from_numpy(part.indices))
     if not bool(rows.any()):
@@ -200,7 +178,6 @@ def _held_out_features(context: EvaluationContext, part: Subset, console: Consol
 
 
 def _about_rate(protocol: str, chosen: ChosenLinear, count: int) -> str:
-    """Return a line about the chosen learning rate for the user."""
     text = (
         f"{protocol}: learning rate {chosen.lr:g} was the best of {len(chosen.held_out)} on "
         f"{count:,} held-out training images, {chosen.held_out[chosen.lr]:.1f} %"

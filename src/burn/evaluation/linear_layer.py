@@ -48,18 +48,9 @@ def train_linear(
     on_epoch: Callable[[int], None] = lambda _: None,
     device: torch.device = _CPU,
 ) -> nn.Module:
-    """Train a probe with cross-entropy.
+    """Train a probe with cross-entropy, at a learning rate that is not auto.
 
     A hidden layer is initialized uniformly in ±1/√dimension.
-
-    Args:
-        batches: The training batches.
-        dimension: Number of features of an image.
-        num_classes: Number of classes.
-        config: Settings with a learning rate, not auto.
-        seed: The random seed of the weights.
-        on_epoch: Called after every epoch with its number.
-        device: Where the probe is trained.
 
     Returns:
         The probe on the CPU, which maps features (batch, dimension) to scores (batch, classes).
@@ -99,12 +90,8 @@ def train_linear(
 class ChosenLinear:
     """A linear layer and the learning rate that it was trained with.
 
-    Attributes:
-        layer: The layer.
-        lr: The learning rate.
-        held_out: Top-1 in percent on the held-out images for each learning rate that was tried.
-        temperature: What the layer's scores are divided by so that their softmax gives calibrated
-            probabilities; see `calibrating_temperature`.
+    `held_out` has the top-1 in percent on the held-out images for each learning rate that was
+    tried; `temperature` is the layer's `calibrating_temperature` on them.
     """
 
     layer: nn.Linear
@@ -128,16 +115,8 @@ def train_linear_at_best_rate(
     held-out images, which is evaluated on these, and one on all images. The features are thus
     computed once, and the layer of the best learning rate equals that of `train_linear`, up to
     rounding. Among learning rates with equal accuracy, the one with the least cross-entropy on the
-    held-out images is chosen.
-
-    Args:
-        batches: The training batches.
-        held_out: Plain features of some of the training images.
-        num_classes: Number of classes.
-        config: Settings; the learning rate is ignored.
-        seed: The random seed of the weights.
-        on_epoch: Called after every epoch with its number.
-        device: Where the layers are trained; the chosen one is returned on the CPU.
+    held-out images is chosen, and returned on the CPU. The learning rate of `config` is ignored;
+    `held_out` are plain features.
 
     Raises:
         UserError: Training diverged.
@@ -220,8 +199,7 @@ def calibrating_temperature(scores: Tensor, labels: Tensor) -> float:
 class _Layers:
     """Linear layers with several learning rates, trained together by SGD with momentum 0.9.
 
-    Their weights are one matrix, (dimension, rates · classes), so that a step is two matrix
-    products.
+    Their weights are one matrix, (dimension, rates · classes): a step is two matrix products.
     """
 
     def __init__(self, first: nn.Linear, rates: Tensor, weight_decay: float) -> None:
@@ -235,13 +213,11 @@ class _Layers:
         """Return the scores of features (batch, dimension): (rates, batch, classes)."""
         return self._scores(features).transpose(0, 1)
 
-    def _scores(self, features: Tensor) -> Tensor:
-        """Return the scores as (batch, rates, classes)."""
+    def _scores(self, features: Tensor) -> Tensor:  # (batch, rates, classes)
         scores = torch.addmm(self._bias, features, self._weight)
         return scores.view(len(features), self._count, -1)
 
     def copy(self, number: int, to: nn.Linear) -> None:
-        """Copy the weights and the bias of one learning rate to a layer."""
         columns = slice(number * to.out_features, (number + 1) * to.out_features)
         with torch.no_grad():
             to.weight.copy_(self._weight[:, columns].T)
@@ -288,18 +264,9 @@ def augmented_batches(
 ) -> Batches:
     """Return batches of features of augmented views, which the backbone computes in eval mode.
 
-    Epochs must be taken in order.
-
-    Args:
-        backbone: The backbone.
-        source: The images, with labels.
-        size: Side of a view in pixels.
-        batch_size: Images per batch.
-        seed: The random seed of order and views.
-        workers: Number of data-loader workers.
-        unreadable: A set to which the positions of unreadable images are added.
-        bfloat16: Run the backbone under autocast.
-        packed: The same network in burn-engine, which then runs instead of the backbone.
+    Epochs must be taken in order. `size` is the side of a view in pixels; positions of unreadable
+    images are added to `unreadable`. `packed` is the same network in burn-engine, which then runs
+    instead of the backbone.
     """
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
@@ -321,13 +288,9 @@ def augmented_batches(
 
 
 def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int) -> str:
-    """Pack which test images are classified correctly, as in `Result.right`.
+    """Pack which of `number` test images are classified correctly, as in `Result.right`.
 
-    Args:
-        scores: (rows, classes).
-        labels: int64 (rows,).
-        positions: Positions of the rows among the test images, int64 (rows,).
-        number: Number of test images.
+    Scores (rows, classes) and labels (rows,) are those of the images at `positions`, (rows,).
     """
     right = torch.zeros(number, dtype=torch.bool)
     right[positions] = scores.topk(1, dim=1).indices[:, 0] == labels
@@ -335,12 +298,6 @@ def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int
 
 
 def top_k(scores: Tensor, labels: Tensor, k: int) -> float:
-    """Return the share of rows, in [0, 1], whose label is among the k best scores.
-
-    Args:
-        scores: (rows, classes).
-        labels: int64 (rows,).
-        k: Number of scores, reduced to the number of classes if it is larger.
-    """
+    """Return the share of rows, in [0, 1], whose label is among the k best scores, or among all."""
     best = scores.topk(min(k, scores.shape[1]), dim=1).indices
     return float((best == labels[:, None]).any(dim=1).float().mean())

@@ -37,17 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Output of an evaluation.
-
-    Attributes:
-        results: One result for each number.
-        notes: Remarks on the data, a line each.
-        classifier: The linear classifier that protocol linear trained, or None.
-    """
+    """Output of an evaluation."""
 
     results: list[Result]
-    notes: list[str]
-    classifier: Classifier | None = None
+    notes: list[str]  # remarks on the data, a line each
+    classifier: Classifier | None = None  # that protocol linear trained
 
 
 def _has_boxes(data: str | Source) -> bool:
@@ -89,18 +83,10 @@ def evaluate_checkpoint(
 ) -> Evaluated:
     """Evaluate a checkpoint by a protocol.
 
-    The results are shown first, then appended to results.jsonl in `request.out`; only then are
-    other files written there. The folder is locked meanwhile.
-
-    Args:
-        protocol: Name of the protocol.
-        request: The checkpoint, the images and the folder.
-        config: Settings, of the protocol's own type.
-        console: Where progress is shown.
-        show: Called with the results and with remarks on the data as soon as they are known.
-        model: A network to use instead of the request's checkpoint.
-        train: Images to use instead of the request's training images.
-        test: Images to use instead of the request's test images.
+    The results are first given to `show`, with remarks on the data, then appended to results.jsonl
+    in `request.out`; only then are other files written there. The folder is locked meanwhile.
+    `config` is of the protocol's own type; `model`, `train` and `test` are used instead of what
+    the request names.
 
     Raises:
         UserError: Settings, checkpoint or images cannot be used, or a file could not be written,
@@ -163,7 +149,6 @@ def _smaller(config: Any) -> str:
 
 
 def _check_results(protocol: str, results: Any) -> None:
-    """Raise UserError unless a plugin's protocol has returned finite results."""
     if not isinstance(results, (list, tuple)) or not results:
         got = "none" if isinstance(results, (list, tuple)) else f"a {type(results).__name__}"
         raise UserError(f"protocol {protocol} must return a list of results, got {got}")

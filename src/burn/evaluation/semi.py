@@ -62,16 +62,8 @@ def fine_tune(
     """Train a backbone, in place, and a linear layer on it.
 
     Every step sees random crops and flips. BN is in training mode. The precision does not change,
-    so a binary network stays binary.
-
-    Args:
-        backbone: The backbone.
-        source: The labelled images.
-        context: Views, random seed and number format; notes about unreadable images are added.
-        config: Settings of the protocol.
-        lr: First learning rate of the backbone.
-        head_factor: Factor that gives the linear layer's learning rate.
-        callbacks: What is told of the epochs.
+    so a binary network stays binary. The linear layer's learning rate is `head_factor` times that
+    of the backbone.
 
     Returns:
         The linear layer, or None if the loss or a weight is not finite.
@@ -113,11 +105,6 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     same name with .jsonl, a line for each run, from which an interrupted sweep is resumed. With
     `config.keep`, the same name with .safetensors is the network that was tested, with its
     classifier.
-
-    Args:
-        context: The backbone, the images and the folder.
-        config: Settings of the protocol.
-        console: Where progress is shown.
 
     Raises:
         UserError: There is no `context.out`, a class has too few images, or every run diverged.
@@ -226,8 +213,6 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
 
 
 class _Epochs(Callback):
-    """Advances a bar after every epoch."""
-
     def __init__(self, progress: Progress, bar: TaskID) -> None:
         self._progress, self._bar = progress, bar
 
@@ -241,7 +226,6 @@ def _about(key: str, lr: float, head_factor: float) -> dict[str, Any]:
 
 
 def _is_of(network: Path, about: Mapping[str, Any]) -> bool:
-    """Return whether a file is the network of a run."""
     if not network.is_file():
         return False
     described = read_description(network).meta.get("finetuned")

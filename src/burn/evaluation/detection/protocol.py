@@ -73,11 +73,6 @@ def run_detection(
     again if the file exists; detections.json and detections.png; and, until training is done,
     detection-resume.ckpt.
 
-    Args:
-        context: The backbone, the images and the folder.
-        config: Settings of the protocol.
-        console: Where progress is shown.
-
     Raises:
         UserError: There is no `context.out`, it holds the detector of another training, every test
             object is difficult, or training diverged.
@@ -216,10 +211,8 @@ def _train(
 ) -> float:
     """Train to the last iteration, from the resume file if there is one, and compute precise BN.
 
-    Ctrl-C and SIGTERM, to any of the processes, stop all of them between two iterations.
-
-    Returns:
-        The seconds that earlier calls spent.
+    Ctrl-C and SIGTERM, to any of the processes, stop all of them between two iterations. Returns
+    the seconds that earlier calls spent.
     """
     learner, loader = _Detection(detector), _batches(train, context, config, processes)
     loop = Loop(
@@ -277,8 +270,6 @@ class _Batch(NamedTuple):
     unreadable: list[int]
 
     def to(self, device: torch.device) -> _Batch:
-        """Return the batch on a device."""
-
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
 
@@ -287,19 +278,10 @@ class _Batch(NamedTuple):
 
 
 class _Detection(Learner):
-    """A detector that learns.
-
-    Args:
-        detector: The detector.
-
-    Attributes:
-        loss: The loss of the last batch.
-    """
-
     def __init__(self, detector: Detector) -> None:
         super().__init__()
         self.detector = detector
-        self.loss = torch.zeros(())
+        self.loss = torch.zeros(())  # of the last batch
 
     def forward(self, batch: _Batch, progress: float) -> Tensor:
         _, losses = self.detector(batch.images, batch.targets)
@@ -309,19 +291,7 @@ class _Detection(Learner):
 
 
 class _Course(Callback):
-    """Seeds every iteration, ends a training that diverges, and shows how far it is.
-
-    Args:
-        train: The images.
-        seed: The random seed.
-        progress: Where the bar is.
-        bar: The bar.
-        console: Where a line is printed at regular times.
-
-    Attributes:
-        unreadable: Positions of the images that could not be read so far.
-        earlier: Seconds that earlier calls spent.
-    """
+    """Seeds every iteration, ends a training that diverges, and shows how far it is."""
 
     def __init__(
         self, train: Voc, seed: int, progress: Progress, bar: TaskID, console: Console
@@ -329,8 +299,8 @@ class _Course(Callback):
         self._train, self._seed, self._console = train, seed, console
         self._progress, self._bar = progress, bar
         self._began = self._printed = time.perf_counter()
-        self.unreadable: set[int] = set()
-        self.earlier = 0.0
+        self.unreadable: set[int] = set()  # positions of images
+        self.earlier = 0.0  # seconds that earlier calls spent
 
     def on_batch_start(self, loop: Loop[_Detection], batch: _Batch) -> None:
         self.unreadable.update(batch.unreadable)
@@ -367,12 +337,8 @@ def precise_batch_norm(
 ) -> None:
     """Replace BN's running statistics by the mean over some batches, with fixed weights.
 
-    Running averages lag behind the weights during training (Wu & Johnson, 2021).
-
-    Args:
-        module: A network with BN; it is left in training mode.
-        batches: Arguments of the network for each batch.
-        advance: Called after every batch.
+    Running averages lag behind the weights during training (Wu & Johnson, 2021). `batches` are
+    arguments of the network, which is left in training mode.
     """
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
@@ -395,17 +361,9 @@ def detect(
     config: DetectionConfig,
     console: Console,
 ) -> list[Detections | None]:
-    """Detect objects in all images.
+    """Return the detections in each image, in its own pixels, or None if it cannot be read.
 
-    Args:
-        detector: The trained detector; it is left in eval mode.
-        source: The images.
-        context: Device and data-loader workers.
-        config: Settings of the protocol.
-        console: Where progress is shown.
-
-    Returns:
-        The detections in each image, in its own pixels, or None if it cannot be read.
+    The detector is left in eval mode.
     """
     detector.eval()
     dataset = _Resized(source, config, context.seed)
@@ -468,17 +426,9 @@ class _Resized(Dataset[Any]):
 def resize_and_flip(
     image: Tensor, annotation: Annotation, side: int, max_side: int, *, flip: bool
 ) -> tuple[Tensor, Tensor]:
-    """Resize an image and its boxes, and flip them horizontally if asked to.
+    """Resize an image, uint8 (3, height, width), and its boxes, and flip them horizontally.
 
-    Args:
-        image: uint8 (3, height, width).
-        annotation: Its objects.
-        side: New short side in pixels; smaller if the long side would exceed `max_side`.
-        max_side: Greatest long side in pixels.
-        flip: Flip the image.
-
-    Returns:
-        The image, uint8 (3, height, width), and its boxes, float32 (objects, 4).
+    The short side becomes `side` pixels, or less if the long side would exceed `max_side`.
     """
     height, width = image.shape[1:]
     scale = min(side / min(height, width), max_side / max(height, width))
@@ -507,7 +457,6 @@ class _Shares(EpochSampler):
 def _batches(
     train: Voc, context: EvaluationContext, config: DetectionConfig, processes: Processes
 ) -> EpochLoader:
-    """Return the loader of this process's share of every batch."""
     padding = _padding(context)
 
     def collate(items: list[Any]) -> _Batch:
