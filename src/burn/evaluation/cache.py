@@ -57,9 +57,6 @@ def custom_features(
 
     `kind` is a name that no other combination of `view` and `pool` has; these are as for
     `extract_features`. `pool` returns `cells` features for every channel.
-
-    Raises:
-        UserError: As for `plain_features`.
     """
     source = context.train if split == "train" else context.test
     parts = (

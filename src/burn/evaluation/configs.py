@@ -51,7 +51,7 @@ class LinearConfig:
     augment: Literal["crop", "none"] = "crop"
 
     def check(self, prefix: str = "") -> None:
-        """Raise UserError if a value is out of range; `prefix` begins the options, e.g. linear."""
+        """Raise UserError if a value is out of range; `prefix` begins options, such as linear."""
         require_within(1, _MOST_EPOCHS, prefix, epochs=self.epochs)
         require_within(1, 2**20, prefix, batch_size=self.batch_size)
         if self.lr != "auto" and not 0 < self.lr <= 1e6:

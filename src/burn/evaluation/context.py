@@ -358,11 +358,7 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
 
 
 def model_of(checkpoint: Checkpoint, backbone: Backbone) -> Model:
-    """Combine a backbone with the description in its checkpoint.
-
-    Raises:
-        UserError: The description is damaged.
-    """
+    """Combine a backbone with its checkpoint's description, or raise UserError if it is damaged."""
     meta = checkpoint.meta
     try:
         views = from_plain(ViewConfig, meta["views"])

@@ -19,7 +19,6 @@ from burn.evaluation.context import EvaluationContext
 from burn.evaluation.linear_layer import right_answers, top_k
 
 _DEFAULT = KnnConfig()
-_CPU = torch.device("cpu")
 
 
 def same_direction(features: Tensor) -> bool:
@@ -38,16 +37,13 @@ def knn_predict(
     queries: Tensor,
     num_classes: int,
     config: KnnConfig = _DEFAULT,
-    device: torch.device = _CPU,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """Score classes by the votes of the k nearest neighbours, weighted by exp(cosine / T).
 
     The features of the bank, (n, dimension), vote for the classes of the queries, (m, dimension);
-    k is reduced to n if it is larger.
-
-    Returns:
-        Scores, (m, num_classes), on the CPU, up to a factor of each query: the vote of its nearest
-        neighbour is 1.
+    k is reduced to n if it is larger. The scores, (m, num_classes), are on the CPU, up to a factor
+    of each query: the vote of its nearest neighbour is 1.
     """
     bank, bank_labels = F.normalize(bank.to(device), dim=1), bank_labels.to(device)
     scores = []

@@ -46,13 +46,9 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
         UserError: Training diverged, or images cannot be read.
     """
     evaluated = _probe(context, "linear", config, console)
-    probe, settings = evaluated.probe, evaluated.settings
-    results = context.results(
-        "linear", evaluated.numbers, settings, evaluated.began, right=evaluated.right
-    )
+    probe, results = evaluated.probe, evaluated.results
     context.announce(results)
-    top1 = next(iter(evaluated.numbers))
-    keep_confusion(context, "linear", top1, evaluated.scores, evaluated.labels)
+    keep_confusion(context, "linear", results[0].metric, evaluated.scores, evaluated.labels)
     if isinstance(probe, nn.Linear):  # the mlp probe is not a linear classifier
         classes = context.class_names
         # The classes stay as evaluated; only their probabilities change.
@@ -60,7 +56,7 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
         context.classifiers.append(Classifier(weight, bias, classes, context.fingerprint))
     if context.out and context.classifiers:
         about = {
-            **settings,
+            **evaluated.settings,
             "temperature": evaluated.temperature,
             "train": context.train.name,
             "seed": context.seed,
@@ -75,16 +71,8 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
 def run_transfer(
     context: EvaluationContext, config: TransferConfig, console: Console
 ) -> list[Result]:
-    """Run linear evaluation with the settings of another dataset than that of pretraining.
-
-    Raises:
-        UserError: Training diverged, or images cannot be read.
-    """
-    evaluated = _probe(context, "transfer", config.linear(), console)
-    settings = evaluated.settings | {"settings": config.settings}
-    return context.results(
-        "transfer", evaluated.numbers, settings, evaluated.began, right=evaluated.right
-    )
+    """Run linear evaluation with the settings of another dataset than that of pretraining."""
+    return _probe(context, "transfer", config.linear(), console, settings=config.settings).results
 
 
 @dataclass(frozen=True)
@@ -94,15 +82,17 @@ class _Probed:
     probe: nn.Module
     scores: Tensor  # of the test images, (images, classes)
     labels: Tensor  # of the test images, int64 (images,)
-    numbers: dict[str, float]  # top-1 and top-5 in percent, top-1 first
-    right: str  # the right answers, as in `Result.right`
-    settings: dict[str, Any]  # for the results
+    results: list[Result]  # top-1 and top-5, top-1 first
+    settings: dict[str, Any]  # of the results
     temperature: float  # divides the scores to calibrate them; 1 where no images are held out
-    began: float  # by `time.perf_counter`
 
 
 def _probe(
-    context: EvaluationContext, protocol: str, config: LinearConfig, console: Console
+    context: EvaluationContext,
+    protocol: str,
+    config: LinearConfig,
+    console: Console,
+    **further_settings: Any,
 ) -> _Probed:
     began = time.perf_counter()
     s = context
@@ -153,7 +143,9 @@ def _probe(
     prefix = "" if config.probe == "strict" else "mlp "
     numbers = {f"{prefix}top{k}": 100 * top_k(scores, test.labels, k) for k in (1, 5)}
     right = right_answers(scores, test.labels, test.positions, len(s.test))
-    return _Probed(probe, scores, test.labels, numbers, right, settings, temperature, began)
+    settings |= further_settings
+    results = s.results(protocol, numbers, settings, began, right=right)
+    return _Probed(probe, scores, test.labels, results, settings, temperature)
 
 
 def _held_out(context: EvaluationContext) -> Subset:

@@ -32,8 +32,6 @@ def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:
     return layer
 
 
-_CPU = torch.device("cpu")
-
 # Features (batch, dimension), labels, and positions of the images in their source.
 Rows = tuple[Tensor, Tensor, Tensor]
 Batches = Callable[[int], Iterator[Rows]]  # from an epoch to its batches
@@ -46,14 +44,11 @@ def train_linear(
     config: LinearConfig,
     seed: int,
     on_epoch: Callable[[int], None] = lambda _: None,
-    device: torch.device = _CPU,
+    device: torch.device | str = "cpu",
 ) -> nn.Module:
     """Train a probe with cross-entropy, at a learning rate that is not auto.
 
-    A hidden layer is initialized uniformly in ±1/√dimension.
-
-    Returns:
-        The probe on the CPU, which maps features (batch, dimension) to scores (batch, classes).
+    A hidden layer is initialized uniformly in ±1/√dimension. The probe is returned on the CPU.
 
     Raises:
         UserError: Training diverged.
@@ -107,7 +102,7 @@ def train_linear_at_best_rate(
     config: LinearConfig,
     seed: int,
     on_epoch: Callable[[int], None] = lambda _: None,
-    device: torch.device = _CPU,
+    device: torch.device | str = "cpu",
 ) -> ChosenLinear:
     """Train a linear layer with the learning rate of LINEAR_RATES that is best on held-out images.
 
@@ -139,22 +134,20 @@ def train_linear_at_best_rate(
             if len(kept):
                 evaluated.step(features[kept], labels[kept], factor)
         on_epoch(epoch)
-    scores = evaluated.scores(held_out.values.to(device)).cpu()
-    finite = scores.isfinite().all(dim=(1, 2)).tolist()
-    accuracies = [
-        100 * top_k(rate_scores, held_out.labels, 1) if valid else 0.0
-        for rate_scores, valid in zip(scores, finite, strict=True)
-    ]
-    losses = [
-        float(F.cross_entropy(rate_scores, held_out.labels)) if valid else math.inf
-        for rate_scores, valid in zip(scores, finite, strict=True)
-    ]
-    best = max(range(len(accuracies)), key=lambda i: (accuracies[i], -losses[i]))
+    scores = evaluated.scores(held_out.values.to(device)).transpose(0, 1).cpu()
+    qualities: list[tuple[float, float]] = []  # of each rate: accuracy and negative cross-entropy
+    for rate_scores in scores:
+        quality = 0.0, -math.inf
+        if bool(rate_scores.isfinite().all()):
+            accuracy = 100 * top_k(rate_scores, held_out.labels, 1)
+            quality = accuracy, -float(F.cross_entropy(rate_scores, held_out.labels))
+        qualities.append(quality)
+    best = max(range(len(qualities)), key=qualities.__getitem__)
     complete.copy(best, first)
     first.cpu()
     if not bool(torch.isfinite(first.weight).all()):
         raise UserError(f"linear diverged at lr {LINEAR_RATES[best]:g}: give a lower --lr")
-    tried = {rate: round(value, 4) for rate, value in zip(LINEAR_RATES, accuracies, strict=True)}
+    tried = {r: round(top1, 4) for r, (top1, _) in zip(LINEAR_RATES, qualities, strict=True)}
     temperature = calibrating_temperature(scores[best], held_out.labels)
     return ChosenLinear(first, LINEAR_RATES[best], tried, temperature)
 
@@ -164,14 +157,9 @@ def calibrating_temperature(scores: Tensor, labels: Tensor) -> float:
 
     This is temperature scaling (Guo et al., "On Calibration of Modern Neural Networks", 2017). With
     n images, a label counts as 1 - 1 / (n + 2) of an answer and the other classes share the rest
-    (after Platt, 1999), so that T is not 0 where every label has the highest score.
-
-    Args:
-        scores: Finite scores of images that the scores were not learned from, (images, classes).
-        labels: int64 (images,).
-
-    Returns:
-        The temperature, or 1 if the scores say nothing about the labels.
+    (after Platt, 1999), so that T is not 0 where every label has the highest score. T is 1 if the
+    scores, (images, classes), say nothing about the labels. They must be finite, and of images that
+    they were not learned from.
     """
     scores = scores.double()
     number, classes = scores.shape
@@ -210,10 +198,7 @@ class _Layers:
         self._speed = torch.zeros_like(self._weight), torch.zeros_like(self._bias)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Return the scores of features (batch, dimension): (rates, batch, classes)."""
-        return self._scores(features).transpose(0, 1)
-
-    def _scores(self, features: Tensor) -> Tensor:  # (batch, rates, classes)
+        """Return the scores of features (batch, dimension): (batch, rates, classes)."""
         scores = torch.addmm(self._bias, features, self._weight)
         return scores.view(len(features), self._count, -1)
 
@@ -225,7 +210,7 @@ class _Layers:
 
     def step(self, features: Tensor, labels: Tensor, factor: float) -> None:
         """Train each layer for one step on a batch, at `factor` times its learning rate."""
-        scores = self._scores(features)
+        scores = self.scores(features)
         # e^-60 is practically 0 but not a denormal number; those make a step four times as slow.
         error = (scores - scores.amax(dim=2, keepdim=True)).clamp_min_(-60).softmax(dim=2)
         error[torch.arange(len(labels), device=labels.device), :, labels] -= 1

@@ -25,7 +25,7 @@ from burn.data.checks import require_outside
 from burn.data.formats.voc import Voc, is_voc, open_voc
 from burn.evaluation.checks import open_labelled
 from burn.evaluation.configs import Request
-from burn.evaluation.entries import PROTOCOLS
+from burn.evaluation.entries import PROTOCOLS, Images
 from burn.runtime.compute import torch_device
 from burn.runtime.ranks import ranks, require_alone
 from burn.runtime.signals import StopsAreErrors, interrupted, signals_raise
@@ -44,13 +44,14 @@ class Evaluated:
     classifier: Classifier | None = None  # that protocol linear trained
 
 
-def _has_boxes(data: str | Source) -> bool:
-    return is_voc(data) if isinstance(data, str) else isinstance(data, Voc)
-
-
-def _open_either(train: str | Source, test: str | Source) -> tuple[Source, Source]:
-    boxes = _has_boxes(train) or _has_boxes(test)
-    return (_open_boxes if boxes else open_labelled)(train, test)
+def _open(images: Images, train: str | Source, test: str | Source) -> tuple[Source, Source]:
+    if images == "either":
+        have_boxes = (
+            is_voc(data) if isinstance(data, str) else isinstance(data, Voc)
+            for data in (train, test)
+        )
+        images = "boxes" if any(have_boxes) else "labels"
+    return (_open_boxes if images == "boxes" else open_labelled)(train, test)
 
 
 def _open_boxes(train: str | Source, test: str | Source) -> tuple[Source, Source]:
@@ -61,13 +62,6 @@ def _open_boxes(train: str | Source, test: str | Source) -> tuple[Source, Source
         if not isinstance(source, Voc):
             raise UserError(f"{source.name} has no boxes: give images in VOC's layout")
     return opened, test
-
-
-_OPEN: dict[str, Callable[[str | Source, str | Source], tuple[Source, Source]]] = {
-    "labels": open_labelled,
-    "boxes": _open_boxes,
-    "either": _open_either,
-}
 
 
 def evaluate_checkpoint(
@@ -112,9 +106,8 @@ def evaluate_checkpoint(
         try:
             if model is None:
                 require_network(request.checkpoint)
-            sources = _OPEN[entry.images](
-                request.train if train is None else train, request.test if test is None else test
-            )
+            given = request.train if train is None else train
+            sources = _open(entry.images, given, request.test if test is None else test)
             if out:
                 require_outside(out, *sources)
             from burn.runtime.gpu import gpu_failures_named

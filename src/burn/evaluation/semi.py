@@ -41,13 +41,11 @@ from burn.runtime.signals import interrupted
 from burn.runtime.threads import thread_chooser
 
 _HELD_OUT = 0.2  # share of the labelled images on which the learning rates are chosen
+_DIVERGED = (None, None, None, None)
 _RUN = {
     "lr": (int, float), "head_factor": (int, float), "on": str, "top1": (float, type(None)),
     "top5": (float, type(None)), "seconds": float, "notes": list,
 }  # fmt: skip
-
-
-_DIVERGED = (None, None, None, None)
 
 
 def fine_tune(
@@ -63,13 +61,8 @@ def fine_tune(
 
     Every step sees random crops and flips. BN is in training mode. The precision does not change,
     so a binary network stays binary. The linear layer's learning rate is `head_factor` times that
-    of the backbone.
-
-    Returns:
-        The linear layer, or None if the loss or a weight is not finite.
-
-    Raises:
-        UserError: Too few images can be read.
+    of the backbone. None is returned if the loss or a weight is not finite; UserError is raised if
+    too few images can be read.
     """
     device = next(backbone.parameters()).device
     head = new_head(backbone.num_features, len(source.classes), context.seed).to(device)

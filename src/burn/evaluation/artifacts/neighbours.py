@@ -143,10 +143,9 @@ def spread(features: Features, num_images: int) -> list[int]:
 
 
 def nearest_rows(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Find the k nearest neighbours, or all, of m features by cosine.
+    """Return cosines and rows in the bank of the k features nearest to each query, or of all.
 
-    Returns:
-        Cosines and rows of the neighbours in the bank, each (m, k), the nearest first.
+    Both are (queries, k), the nearest first.
     """
     queries = F.normalize(queries, dim=1)
     parts = [queries @ F.normalize(part, dim=1).T for part in bank.split(_BANK_ROWS)]

@@ -119,21 +119,18 @@ def _best_matches(
 
     Its position counts over all images. Without such an object the overlap is 0.
     """
-    overlaps = [np.zeros(0)]
-    matches = [np.zeros(0, dtype=np.int64)]
-    before = 0
+    overlaps, matches, before = list[np.ndarray](), list[np.ndarray](), 0
     for detected, annotation in zip(detections, truth, strict=True):
+        best, most = np.zeros(len(detected.labels), dtype=np.int64), np.zeros(len(detected.labels))
         if len(annotation.labels):
             overlap = _overlap(detected.boxes, annotation.boxes)
             overlap[detected.labels[:, None] != annotation.labels] = 0
             best = overlap.argmax(axis=1)
-            overlaps.append(overlap[np.arange(len(best)), best])
-            matches.append(best + before)
-        else:
-            overlaps.append(np.zeros(len(detected.labels)))
-            matches.append(np.zeros(len(detected.labels), dtype=np.int64))
+            most = overlap[np.arange(len(best)), best]
+        overlaps.append(most)
+        matches.append(best + before)
         before += len(annotation.labels)
-    return np.concatenate(overlaps), np.concatenate(matches)
+    return _joined(overlaps, np.float64), _joined(matches, np.int64)
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:

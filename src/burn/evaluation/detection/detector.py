@@ -23,7 +23,7 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import roi_align
 
-from burn.backbones.base import Backbone
+from burn.backbones.base import Backbone, modes_kept
 from burn.evaluation.configs import DetectorConfig
 
 _RATIOS = (0.5, 1.0, 2.0)
@@ -52,12 +52,10 @@ class Detector(nn.Module):
     ) -> None:
         super().__init__()
         self.backbone, self._bfloat16 = backbone, bfloat16
-        with torch.no_grad():
+        with torch.no_grad(), modes_kept(backbone):
             device = next(backbone.parameters()).device
             probe = torch.zeros(1, 3, 64, 64, dtype=torch.uint8, device=device)
-            trained = backbone.training
             shape = backbone.eval().trunk(probe).shape
-            backbone.train(trained)
         stride, channels = 64 // shape[-1], shape[1]
         num_anchors = len(config.anchors) * len(_RATIOS)
         self.proposals = _Proposals(

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,11 +34,7 @@ from burn.data.loader import EpochLoader, EpochSampler
 from burn.data.workers import QuietLoader, start_worker
 from burn.evaluation.configs import DetectionConfig
 from burn.evaluation.context import EvaluationContext
-from burn.evaluation.detection.average_precision import (
-    Detections,
-    DetectionScores,
-    detection_scores,
-)
+from burn.evaluation.detection.average_precision import Detections, detection_scores
 from burn.evaluation.detection.detector import Detector, Images
 from burn.evaluation.detection.pictures import draw_detections
 from burn.evaluation.progress import progress_bar
@@ -127,30 +123,25 @@ def _tested(
     console: Console,
 ) -> list[Result]:
     detections = detect(detector, test, context, config, console)
-    readable = [detected is not None for detected in detections]
-    context.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
-    kept = [detected for detected in detections if detected is not None]
-    truth = [real for real, good in zip(test.annotations, readable, strict=True) if good]
-    if not kept:
+    found = {index: each for index, each in enumerate(detections) if each is not None}
+    context.note_unreadable(test, set(range(len(test))) - set(found))
+    if not found:
         raise UserError(f"{test.name}: none of its images can be read")
-    scores = detection_scores(kept, truth, len(test.classes))
-    numbers = _numbers(scores, test.classes)
-    results = context.results("detection", numbers, asdict(config), began)
+    truth = [test.annotations[index] for index in found]
+    scores = detection_scores(list(found.values()), truth, len(test.classes))
+    numbers = {"AP": scores.AP, "AP50": scores.AP50, "AP75": scores.AP75}
+    numbers |= {f"AP {name}": ap for name, ap in zip(test.classes, scores.per_class, strict=True)}
+    percent = {name: 100 * value for name, value in numbers.items() if not np.isnan(value)}
+    results = context.results("detection", percent, asdict(config), began)
     context.announce(results)
-    plain = _plain(test, detections)
+    plain = _plain(test, found)
     context.keep(lambda: write_text(out / "detections.json", json.dumps(plain)))
 
     def draw(path: Path) -> None:
-        draw_detections(path, _shown(test, detections))
+        draw_detections(path, _shown(test, found))
 
     context.keep(lambda: write_beside(out / "detections.png", draw))
     return results
-
-
-def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, float]:
-    numbers = {"AP": scores.AP, "AP50": scores.AP50, "AP75": scores.AP75}
-    numbers |= {f"AP {name}": ap for name, ap in zip(classes, scores.per_class, strict=True)}
-    return {name: 100 * value for name, value in numbers.items() if not np.isnan(value)}
 
 
 def _trained(
@@ -511,7 +502,7 @@ def _key(context: EvaluationContext, config: DetectionConfig) -> str:
     return hashlib.sha256(repr((*parts, context.bfloat16)).encode()).hexdigest()[:16]
 
 
-def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any]]:
+def _plain(test: Voc, found: Mapping[int, Detections]) -> list[dict[str, Any]]:
     return [
         {
             "image": test.describe(index),
@@ -519,16 +510,14 @@ def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any
             "scores": detected.scores.round(4).tolist(),
             "labels": [test.classes[label] for label in detected.labels],
         }
-        for index, detected in enumerate(detections)
-        if detected is not None
+        for index, detected in found.items()
     ]
 
 
 def _shown(
-    test: Voc, detections: list[Detections | None]
+    test: Voc, found: Mapping[int, Detections]
 ) -> list[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]:
-    readable = [(i, detected) for i, detected in enumerate(detections) if detected is not None]
     return [
         (test.read(i).permute(1, 2, 0).numpy(), test.annotations[i], detected, test.classes)
-        for i, detected in readable[:_PICTURES]
+        for i, detected in itertools.islice(found.items(), _PICTURES)
     ]
