@@ -155,7 +155,6 @@ def task(tmp_path: Path) -> Task:
     return Task(
         (),
         pickle.dumps("no job"),
-        "it",
         logs / "it.txt",
         logs / ".it.node",
         Origin(tmp_path, logs, "token", burn.__version__),

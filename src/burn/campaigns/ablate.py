@@ -60,19 +60,11 @@ class Ablation:
     linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
 
     def check(self) -> None:
-        """Check the settings.
-
-        Raises:
-            UserError: A value is out of range, or the recipe is of another method.
-        """
+        """Raise UserError if a value is out of range, or the recipe is of another method."""
         if self.base().method != "burn":
             raise UserError(f"--recipe {self.recipe} is not of method burn: try burn_small")
-        require_within(
-            8,
-            4096,
-            teacher_size=self.teacher_size,
-            labelled_teacher_size=self.labelled_teacher_size,
-        )
+        require_within(8, 4096, teacher_size=self.teacher_size)
+        require_within(8, 4096, labelled_teacher_size=self.labelled_teacher_size)
         self.linear.check("linear.")
 
     def base(self) -> Recipe:
@@ -80,7 +72,6 @@ class Ablation:
         return find_recipe(self.recipe)
 
     def teacher_of(self, variant: str) -> str | None:
-        """Return the variant's teacher, as `--teacher` takes it, or None."""
         return self.labelled_teacher if variant == _NEEDS_LABELLED else self.teacher
 
     def recipe_of(self, variant: str) -> Recipe:
@@ -90,28 +81,16 @@ class Ablation:
         return recipe if size is None else replace(recipe, teacher_size=size)
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
-        """Return the plan of one run.
-
-        Args:
-            model: Name of a variant.
-            seed: Random seed.
-            num_images: Number of training images.
-
-        Raises:
-            UserError: The budget is less than one optimizer step in each stage.
-        """
+        """Return the plan of one run of a variant."""
         recipe = self.recipe_of(model)
         recipe, steps = within_budget(recipe, self.budget * BUDGETS.get(model, 1), num_images)
         return RunPlan(self.recipe, recipe, self.data, self.teacher_of(model), seed, steps)
 
 
 def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
-    """Return the groups that `--groups` names.
+    """Return the groups that `--groups` names, separated by commas, or `all`.
 
-    Args:
-        names: Names separated by commas, or `all`. Without a labelled teacher, `all` leaves out
-            group teacher.
-        labelled_teacher: The teacher trained with labels, or None.
+    Without a labelled teacher, `all` leaves out group teacher.
 
     Raises:
         UserError: A name is unknown or given twice, or a group lacks its teacher.
@@ -146,17 +125,8 @@ def ablate(
     Variants that amount to the same run, such as the recipe's own choice in several groups, are
     trained once, under the first one's name; ablation.json records which. Each run leaves a folder
     VARIANT-seedN in `execution.out`, and ablation.md shows everything in it. A run that fails does
-    not stop the others.
-
-    Args:
-        ablation: Settings that all variants share.
-        groups: Groups of variants to train.
-        execution: Folder, seeds and machine.
-        console: Console for progress.
-        show: Called with all results in the folder before ablation.md is written.
-
-    Returns:
-        All results in the folder; those of a run are repeated for every variant that it represents.
+    not stop the others. All results in the folder are returned, and given to `show` before
+    ablation.md is written; those of a run are repeated for every variant that it represents.
 
     Raises:
         UserError: A setting cannot be used, or a run failed.
@@ -177,8 +147,10 @@ def ablate(
         settings=asdict(ablation),
         runs=runs,
         floor=set(wanted),
-        references={TEACHER: ablation.teacher, LABELLED_TEACHER: ablation.labelled_teacher},
-        sizes={TEACHER: ablation.teacher_size, LABELLED_TEACHER: ablation.labelled_teacher_size},
+        references={
+            TEACHER: (ablation.teacher, ablation.teacher_size),
+            LABELLED_TEACHER: (ablation.labelled_teacher, ablation.labelled_teacher_size),
+        },
     )
     results = read_ablation(execution.out, runs)
     if results:
@@ -192,12 +164,8 @@ def ablate(
 def runs_of_variants(ablation: Ablation) -> dict[str, str]:
     """Map each variant to the first with the same recipe and teacher, which is trained for both."""
     made = {
-        variant: (
-            ablation.recipe_of(variant),
-            ablation.teacher_of(variant),
-            BUDGETS.get(variant, 1),
-        )
-        for variant in VARIANTS
+        name: (ablation.recipe_of(name), ablation.teacher_of(name), BUDGETS.get(name, 1))
+        for name in VARIANTS
     }
     return {
         variant: next(other for other in made if made[other] == made[variant]) for variant in made
@@ -207,9 +175,7 @@ def runs_of_variants(ablation: Ablation) -> dict[str, str]:
 def read_ablation(out: Path, runs: dict[str, str]) -> list[Result]:
     """Read the results in `out`, repeated under the name of every variant that a run represents.
 
-    Args:
-        out: Folder of the ablation.
-        runs: The variant that is trained for each variant, as of `runs_of_variants`.
+    `runs` has the variant that is trained for each variant, as of `runs_of_variants`.
     """
     from burn.campaigns.folder import read_campaign
 

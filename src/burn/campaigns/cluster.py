@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from burn.campaigns.jobs import Job
-from burn.campaigns.outcome import failure, is_busy, log_of, still_busy
+from burn.campaigns.outcome import BUSY, failure, log_of, still_busy
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import write_text
 from burn.core.inputs import read_text
@@ -34,50 +34,29 @@ from burn.runtime.signals import StopRequest
 
 @dataclass(frozen=True)
 class Task:
-    """A run as a node receives it.
+    """A run as a node receives it."""
 
-    Attributes:
-        plugins: Plugins to load before `job`.
-        job: The pickled job.
-        name: Name of the run.
-        log: File for its output.
-        begun: File into which the node writes its name when the run begins there.
-        origin: Where the campaign's command was given.
-        cores: Number of threads.
-    """
-
-    plugins: tuple[str, ...]
-    job: bytes
-    name: str
-    log: Path
-    begun: Path
-    origin: Origin
-    cores: int
+    plugins: tuple[str, ...]  # to load before `job`
+    job: bytes  # pickled
+    log: Path  # for its output
+    begun: Path  # the node writes its name into this file when the run begins there
+    origin: Origin  # where the campaign's command was given
+    cores: int  # number of threads
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended on a node.
+    """How a run ended on a node."""
 
-    Attributes:
-        code: Exit status of its process, or None if it was not started.
-        why: Why it was not started.
-    """
-
-    code: int | None
-    why: str = ""
+    code: int | None  # exit status of its process, or None if it was not started
+    why: str = ""  # why it was not started
 
 
 def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> list[str]:
     """Train and evaluate the runs that are not done yet, on the cluster that was joined.
 
-    Args:
-        jobs: The runs.
-        cores: Number of cores of each run; None lets `share_of` choose.
-        console: Console for progress.
-
-    Returns:
-        A line for each run that failed or is held by another process.
+    Without `cores`, `share_of` chooses the number of each run's. A line is returned for each run
+    that failed or is held by another process.
 
     Raises:
         UserError: The cluster cannot give a run what it needs.
@@ -125,7 +104,7 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
                 outcome = "done"
                 if stop.requested and not job.done:
                     outcome = "stopped"
-                elif is_busy(ended.code):
+                elif ended.code == BUSY:
                     busy.append(job)
                     outcome = "skipped, another burn process is using it"
                 elif why:
@@ -143,7 +122,7 @@ def _task(job: Job, origin: Origin, share: Share) -> Task:
     log = log_of(job).resolve()
     begun = log.parent / f".{job.name}.node"
     begun.unlink(missing_ok=True)
-    return Task(tuple(imports()), pickle.dumps(job), job.name, log, begun, origin, share.cores)
+    return Task(tuple(imports()), pickle.dumps(job), log, begun, origin, share.cores)
 
 
 def _announce(job: Job, task: Task, begun: dict[str, str], console: Console) -> None:

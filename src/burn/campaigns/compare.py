@@ -31,21 +31,16 @@ from burn.runtime.ranks import require_alone
 from burn.training.plan import RunPlan
 
 Family = Literal["small", "photos", "imagenet", "imagenet100"]
-COMPARED: tuple[str, ...] = (*own_methods(), *MODELS)
 
 
 def compared() -> tuple[str, ...]:
     """Return the names that `--methods` takes: the paper's, BURN's variants and plugins'."""
     of_plugins = (name for name, entry in METHODS.items() if entry.plugin is not None)
-    return (*COMPARED, *of_plugins)
+    return (*own_methods(), *MODELS, *of_plugins)
 
 
 def compared_in(family: str) -> tuple[str, ...]:
-    """Return those of `compared` that have a recipe in a family.
-
-    Args:
-        family: small, photos, imagenet or imagenet100.
-    """
+    """Return those of `compared` that have a recipe in a family."""
     return tuple(
         name
         for name in compared()
@@ -84,15 +79,7 @@ class Comparison:
     linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
 
     def check(self, methods: Sequence[str]) -> None:
-        """Check the settings for some methods.
-
-        Args:
-            methods: The names of the models to compare.
-
-        Raises:
-            UserError: A value is out of range, a method is unknown or given twice, or a teacher is
-                missing.
-        """
+        """Raise UserError if a value is out of range, a method not usable, or a teacher missing."""
         for method in methods:
             if method not in compared():
                 raise UserError(
@@ -105,7 +92,7 @@ class Comparison:
         if not methods or len(set(methods)) < len(methods):
             raise UserError("--methods: give at least one, and each once")
         for method in methods:
-            if is_taught(method) and not self.teacher_of(method):
+            if is_taught(method) and not self._taught_by(method)[0]:
                 option, recipe = "teacher", "teacher_small"
                 if is_taught_classes(method):
                     option, recipe = "labelled-teacher", "teacher_supervised_small"
@@ -113,46 +100,28 @@ class Comparison:
                     f"method {method} needs --{option}: give lite0, a run of {recipe} or "
                     f"ARCHITECTURE:FILE; or leave {method} out of --methods"
                 )
-        require_within(
-            8,
-            4096,
-            teacher_size=self.teacher_size,
-            labelled_teacher_size=self.labelled_teacher_size,
-        )
+        require_within(8, 4096, teacher_size=self.teacher_size)
+        require_within(8, 4096, labelled_teacher_size=self.labelled_teacher_size)
         self.linear.check("linear.")
 
-    def teacher_of(self, method: str) -> str | None:
-        """Return the method's teacher, as `--teacher` takes it, or None."""
+    def _taught_by(self, method: str) -> tuple[str | None, int | None]:
+        """Return the method's teacher, as `--teacher` takes it, and the side of its views."""
         if not is_taught(method):
-            return None
-        return self.labelled_teacher if is_taught_classes(method) else self.teacher
-
-    def _size_of(self, method: str) -> int | None:
-        if not is_taught(method):
-            return None
-        return self.labelled_teacher_size if is_taught_classes(method) else self.teacher_size
+            return None, None
+        if is_taught_classes(method):
+            return self.labelled_teacher, self.labelled_teacher_size
+        return self.teacher, self.teacher_size
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
-        """Return the plan of one run: the method's recipe, cut or extended to the budget.
-
-        Warm-up is limited to a fifth of the steps.
-
-        Args:
-            model: Name of a method or of a variant of BURN.
-            seed: Random seed.
-            num_images: Number of training images.
-
-        Raises:
-            UserError: The budget is less than one optimizer step in each stage.
-        """
+        """Return the plan of one run: the method's recipe, cut or extended to the budget."""
         name, recipe = recipe_of(model, self.family)
         if self.stages is not None:
             recipe = replace(recipe, stages=self.stages)
-        size = self._size_of(model)
+        teacher, size = self._taught_by(model)
         if size is not None:
             recipe = replace(recipe, teacher_size=size)
         recipe, steps = within_budget(recipe, self.budget, num_images)
-        return RunPlan(name, recipe, self.data, self.teacher_of(model), seed, steps)
+        return RunPlan(name, recipe, self.data, teacher, seed, steps)
 
 
 def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
@@ -161,14 +130,7 @@ def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
     The recipe is MODEL_FAMILY. A method without one, as a plugin's may be, takes that of another
     with the same needs: burn's if it needs a teacher, supervised's if it needs labels, or else
     simclr's. On photos, burn has the default recipe, and every other method that of the family
-    small with the default's network and sizes.
-
-    Args:
-        model: Name of a method or of a variant of BURN.
-        family: small, photos, imagenet or imagenet100.
-
-    Raises:
-        UserError: There is no such recipe.
+    small with the default's network and sizes. UserError is raised if there is no such recipe.
     """
     name, entry = f"{model}_{family}", METHODS.get(model)
     small = f"{model}_small" in RECIPES
@@ -193,17 +155,8 @@ def compare(
 
     Each run leaves a folder METHOD-seedN with its compared.jsonl. Later calls may add methods and
     seeds, but not change settings. comparison.md and comparison.svg show everything in the folder.
-    A run that fails does not stop the others.
-
-    Args:
-        comparison: Settings that all methods share.
-        methods: Names of the models to compare.
-        execution: Folder, seeds and machine.
-        console: Console for progress.
-        show: Called with all results in the folder before comparison.md and .svg are written.
-
-    Returns:
-        All results in the folder, including those of earlier calls.
+    A run that fails does not stop the others. All results in the folder, including those of
+    earlier calls, are returned, and given to `show` before comparison.md and .svg are written.
 
     Raises:
         UserError: A setting cannot be used, or a run failed.
@@ -222,10 +175,9 @@ def compare(
         console,
         settings=asdict(comparison),
         floor=methods,
-        references={TEACHER: comparison.teacher, LABELLED_TEACHER: comparison.labelled_teacher},
-        sizes={
-            TEACHER: comparison.teacher_size,
-            LABELLED_TEACHER: comparison.labelled_teacher_size,
+        references={
+            TEACHER: (comparison.teacher, comparison.teacher_size),
+            LABELLED_TEACHER: (comparison.labelled_teacher, comparison.labelled_teacher_size),
         },
     )
     results = read_campaign(execution.out)

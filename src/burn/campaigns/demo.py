@@ -42,17 +42,7 @@ def run_demo(
 
     The folder then has teacher/, student/, linear/ (the classifier), student.bnn, packed.json,
     results.jsonl (with the packed file's numbers), the files that kNN keeps of the student,
-    demo.png and demo.svg.
-
-    Args:
-        out: Folder of the demo. Finished parts of an earlier demo are kept.
-        seed: Random seed.
-        device: auto, cpu or cuda.
-        console: Console for progress.
-        overwrite: Train again instead of keeping finished parts.
-
-    Returns:
-        The results of kNN and linear evaluation.
+    demo.png and demo.svg. Finished parts of an earlier demo are kept, unless `overwrite` is set.
 
     Raises:
         UserError: `out` cannot be used.

@@ -47,15 +47,7 @@ def read_campaign(out: Path) -> list[Result]:
 
 
 def require_usable(out: Path, name: str) -> None:
-    """Check that a campaign can be in a folder, which need not exist; nothing is changed.
-
-    Args:
-        out: The folder.
-        name: Name of the campaign.
-
-    Raises:
-        UserError: It is a file, or holds files of something else.
-    """
+    """Raise UserError unless the folder `out` is a campaign's, or empty, or does not exist."""
     if os.path.lexists(out) and not out.is_dir():
         raise UserError(f"--out {out} is a file: give a folder")
     if (out / f"{name}.json").is_file() or not out.is_dir():
@@ -72,16 +64,12 @@ def open_folder(
     further_entries: Mapping[str, Any],
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Create a campaign's folder, or check that an existing one has the same settings.
+    """Write NAME.json in a campaign's folder, or check that an existing one has the same settings.
 
-    Args:
-        out: Folder of the campaign.
-        name: Name of the campaign; its settings are in NAME.json.
-        shared: Settings that may not change. A teacher and further protocols may be added, though,
-            and data and teachers may be named in another way or have moved.
-        fingerprints: Fingerprints of data and teachers, by name; they may not change.
-        further_entries: Further entries of NAME.json, written anew each time.
-        check: Checks the runs in the folder, before anything is written.
+    The shared settings may not change, nor the fingerprints of data and teachers. A teacher and
+    further protocols may be added, though, and data and teachers may be named in another way or
+    have moved. Further entries are written anew each time; `check` looks at the runs in the
+    folder, before anything is written.
 
     Raises:
         UserError: A setting or a fingerprint has changed, or the folder is not a campaign's.
@@ -156,18 +144,11 @@ def _is_ours(path: Path) -> bool:
 
 
 def reference_file(name: str) -> str:
-    """Return the name of the file of a reference's results."""
     return f"{name.replace(' ', '-')}.jsonl"
 
 
 def more_file(folder: Path, protocol: FurtherProtocol, reference: str | None = None) -> Path:
-    """Return the file of a protocol's results.
-
-    Args:
-        folder: A run's folder or, for a reference, the campaign's.
-        protocol: The protocol, one of `FurtherProtocol`.
-        reference: Name of the reference, or None for a run.
-    """
+    """Return the file of a protocol's results, in a run's folder or a reference's campaign's."""
     file = folder / (reference_file(reference) if reference else RESULTS_FILE)
     return file.with_name(f"{file.stem}-{protocol}.jsonl")
 
@@ -175,31 +156,18 @@ def more_file(folder: Path, protocol: FurtherProtocol, reference: str | None = N
 def read_more(
     folder: Path, protocol: FurtherProtocol, model: str, *, trained: bool
 ) -> list[Result] | None:
-    """Read the results in `more_file`.
+    """Read the results in `more_file`; None if they are missing or incomplete."""
 
-    Args:
-        folder: A run's folder or, for a reference, the campaign's.
-        protocol: The protocol, one of `FurtherProtocol`.
-        model: Name of the model in the results.
-        trained: Whether the campaign trained the model; otherwise it is a reference.
-
-    Returns:
-        The results, or None if they are missing or incomplete.
-    """
-    file = more_file(folder, protocol, None if trained else model)
-    try:
-        results = read_results(file)
-        seed = int(file.parent.name.rpartition("-seed")[2]) if trained else 0
-        whole = bool(results) and all(
+    def are_whole(results: Sequence[Result], seed: int) -> bool:
+        return bool(results) and all(
             (r.model, r.seed, type(r.seed)) == (model, seed, int)
             and protocol.startswith(r.protocol)
             and math.isfinite(r.value)
             and (not trained or 0 <= r.settings["pretraining"]["seconds"] < 1e9)
             for r in results
         )
-    except (UserError, TypeError, ValueError, KeyError, AttributeError, OverflowError):
-        return None
-    return results if whole else None
+
+    return _read_whole(more_file(folder, protocol, None if trained else model), trained, are_whole)
 
 
 def write_results(file: Path, results: Sequence[Result]) -> None:
@@ -207,25 +175,28 @@ def write_results(file: Path, results: Sequence[Result]) -> None:
 
 
 def read_results_of(file: Path, model: str, *, trained: bool) -> list[Result] | None:
-    """Read the results of kNN and linear evaluation that `write_results` wrote.
+    """Read the results of kNN and linear evaluation; None if they are missing or incomplete.
 
-    Args:
-        file: File of the results.
-        model: Name of the model in the results.
-        trained: Whether the campaign trained the model; otherwise it is a reference.
-
-    Returns:
-        The results, or None if they are missing or incomplete.
+    `trained` says that the campaign trained the model; otherwise it is a reference.
     """
+
+    def are_whole(results: Sequence[Result], seed: int) -> bool:
+        return [(r.protocol, r.metric) for r in results] == _NUMBERS and all(
+            _is_whole(r, model, seed, trained) for r in results
+        )
+
+    return _read_whole(file, trained, are_whole)
+
+
+def _read_whole(
+    file: Path, trained: bool, are_whole: Callable[[Sequence[Result], int], bool]
+) -> list[Result] | None:
     try:
         results = read_results(file)
         seed = int(file.parent.name.rpartition("-seed")[2]) if trained else 0
-        whole = [(r.protocol, r.metric) for r in results] == _NUMBERS and all(
-            _is_whole(r, model, seed, trained) for r in results
-        )
+        return results if are_whole(results, seed) else None
     except (UserError, TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return None
-    return results if whole else None
 
 
 def _is_whole(result: Result, model: str, seed: int, trained: bool) -> bool:

@@ -39,12 +39,9 @@ from burn.training.teacher_cache import is_cacheable
 class EvaluationPlan:
     """The images and protocols by which a campaign's networks are evaluated.
 
-    Attributes:
-        train: Images that the protocols learn from.
-        test: Images that they are tested on.
-        linear: Settings of linear evaluation.
-        machine: Device and data-loader workers.
-        further: Protocols beside kNN and linear evaluation.
+    A network is given as a run's folder, a checkpoint or a teacher. If `model`, its name in the
+    results, is RANDOM, its weights are random. `size` is the side of its views in pixels, or None
+    for its own.
     """
 
     train: str
@@ -56,15 +53,7 @@ class EvaluationPlan:
     def evaluate(
         self, model: str, spec: str, seed: int, console: Console, size: int | None = None
     ) -> list[Result]:
-        """Evaluate a network by kNN and linear evaluation.
-
-        Args:
-            model: Name for the results. If it is RANDOM, the network's weights are random.
-            spec: The network: a run's folder, a checkpoint or a teacher.
-            seed: Random seed.
-            console: Console for progress.
-            size: Side of the views in pixels. None takes the network's own.
-        """
+        """Evaluate a network by kNN and linear evaluation."""
         context = self._context(model, spec, seed, size, self.train, self.test)
         knn = run_knn(context, KnnConfig(), console)
         return [*knn, *run_linear(context, self.linear, console)]
@@ -79,25 +68,14 @@ class EvaluationPlan:
         folder: Path,
         size: int | None = None,
     ) -> list[Result]:
-        """Evaluate a network by another protocol.
-
-        Args:
-            protocol: The protocol, one of `FurtherProtocol`.
-            model: Name for the results. If it is RANDOM, the network's weights are random.
-            spec: The network: a run's folder, a checkpoint or a teacher.
-            seed: Random seed.
-            console: Console for progress.
-            folder: Folder of the files from which an interrupted protocol resumes.
-            size: Side of the views in pixels. None takes the network's own.
-        """
-        train, test = self.train, self.test
+        """Evaluate a network by another protocol, which resumes from its files in a folder."""
         if protocol == "transfer":
             assert self.further.transfer_train is not None
             assert self.further.transfer_test is not None
-            train, test = self.further.transfer_train, self.further.transfer_test
-        context = self._context(model, spec, seed, size, train, test)
-        if protocol == "transfer":
+            images = self.further.transfer_train, self.further.transfer_test
+            context = self._context(model, spec, seed, size, *images)
             return run_transfer(context, TransferConfig(augment="none"), console)
+        context = self._context(model, spec, seed, size, self.train, self.test)
         context = replace(context, out=folder)
         if protocol == "svm":
             return run_svm(context, SvmConfig(full=False), console)
@@ -120,28 +98,19 @@ class EvaluationPlan:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a campaign.
+    """One run of a campaign."""
 
-    Attributes:
-        model: Name of the method or variant.
-        plan: What is trained.
-        out: Folder of the campaign; the run's is MODEL-seedN in it.
-        evaluation: How the network is evaluated.
-    """
-
-    model: str
+    model: str  # name of the method or variant
     plan: RunPlan
-    out: Path
+    out: Path  # folder of the campaign
     evaluation: EvaluationPlan
 
     @property
     def name(self) -> str:
-        """The name of the run's folder."""
         return f"{self.model}-seed{self.plan.seed}"
 
     @property
     def folder(self) -> Path:
-        """The run's folder."""
         return self.out / self.name
 
     @property
@@ -151,7 +120,10 @@ class Job:
 
     @property
     def _trained(self) -> bool:
-        return read_results_of(self.folder / RESULTS_FILE, self.model, trained=True) is not None
+        return self._results() is not None
+
+    def _results(self) -> list[Result] | None:
+        return read_results_of(self.folder / RESULTS_FILE, self.model, trained=True)
 
     def _lacking(self) -> list[FurtherProtocol]:
         """Return the requested protocols, beside kNN and linear, without results."""
@@ -184,11 +156,12 @@ class Job:
                         console,
                         self.folder / KEPT,
                     )
-                    trained = self._about_training()
-                    write_results(more_file(self.folder, protocol), _with(results, trained))
+                    trained = self._results()
+                    assert trained is not None
+                    training = trained[0].settings["pretraining"]
+                    write_results(more_file(self.folder, protocol), _with(results, training))
 
     def _train(self, console: Console) -> None:
-        """Train or resume the run, and evaluate it by kNN and linear evaluation."""
         cache = None
         if self.plan.teacher and is_cacheable(self.plan.recipe):
             cache = self.evaluation.machine.teacher_cache or str(self.out / FEATURES)
@@ -209,24 +182,16 @@ class Job:
             if not self._trained:  # another command may have evaluated it since training ended
                 self._evaluate(summaries, console)
 
-    def _about_training(self) -> Mapping[str, Any]:
-        """Return the description of the training in the run's results."""
-        results = read_results_of(self.folder / RESULTS_FILE, self.model, trained=True)
-        assert results is not None
-        return results[0].settings["pretraining"]
-
     def _evaluate(self, summaries: Sequence[StageSummary], console: Console) -> None:
-        """Evaluate the trained network and write its results."""
         results = self.evaluation.evaluate(self.model, str(self.folder), self.plan.seed, console)
         train = open_source(self.plan.data, "train")
         seen = sum(summary.images_seen for summary in summaries)
-        collapsed = [s.stage for s in summaries if s.collapsed_at is not None]
         training = {
             "recipe": self.plan.recipe_name,
             "images_seen": seen,
             "epochs": round(seen / len(train), 3),
             "seconds": round(sum(summary.seconds for summary in summaries), 1),
-            "collapsed_stages": collapsed,
+            "collapsed_stages": [s.stage for s in summaries if s.collapsed_at is not None],
             "teacher_cached": max((s.teacher_cached or 0.0 for s in summaries), default=0.0),
             "collapsed_features": [
                 s.stage for s in summaries if s.features_collapsed_at is not None

@@ -21,18 +21,8 @@ def log_of(job: Job) -> Path:
     return log
 
 
-def is_busy(code: int | None) -> bool:
-    """Return whether a run's process ended because another process holds the run."""
-    return code == BUSY
-
-
 def failure(job: Job, code: int) -> str:
-    """Return why a run failed, or an empty text if it did not.
-
-    Args:
-        job: The run.
-        code: Exit status of its process; -N after signal N.
-    """
+    """Return why a run failed, or an empty text if it did not; `code` is -N after signal N."""
     if code == BUSY:
         return ""
     if code:

@@ -45,14 +45,10 @@ class Shared(Protocol):
     """Settings that all runs of a campaign share."""
 
     @property
-    def data(self) -> str:
-        """Images to learn from."""
-        ...
+    def data(self) -> str: ...
 
     @property
-    def test(self) -> str:
-        """Images with labels to evaluate on."""
-        ...
+    def test(self) -> str: ...
 
     @property
     def linear(self) -> LinearConfig: ...
@@ -70,29 +66,17 @@ def run_campaign(
     console: Console,
     *,
     settings: Mapping[str, Any],
-    references: Mapping[str, str | None] = MappingProxyType({}),
-    sizes: Mapping[str, int | None] = MappingProxyType({}),
+    references: Mapping[str, tuple[str | None, int | None]] = MappingProxyType({}),
     floor: Collection[str] = (),
     **further_entries: Any,
 ) -> list[str]:
     """Train and evaluate every model with every seed, each in a run folder MODEL-seedN.
 
-    Args:
-        name: Name of the campaign, and of its file NAME.json.
-        shared: Settings that all runs share.
-        models: Names of methods or variants.
-        execution: Folder, seeds and machine.
-        console: Console for progress.
-        settings: Settings that every later call must share; they are kept in NAME.json.
-        references: Networks to evaluate as well, by name: the teachers.
-        sizes: Side in pixels of the views on which references are evaluated, by name. None or a
-            missing name takes the network's own.
-        floor: Models whose network is also evaluated with random weights; the first that is done is
-            used.
-        further_entries: Further entries of NAME.json.
-
-    Returns:
-        A line for each run that failed. A failed run does not stop the others.
+    The campaign's file NAME.json keeps `settings`, which every later call must share, and
+    `further_entries`. References are evaluated as well: networks by name, each with the side of its
+    views in pixels or None for its own; and so is the first network of a model in `floor` that is
+    done, with random weights. A run that fails does not stop the others; a line is returned for
+    each.
 
     Raises:
         UserError: The campaign cannot be started.
@@ -122,7 +106,8 @@ def run_campaign(
     ]
     for _, plan in plans[: len(models)]:
         plan.check()
-    for spec in filter(None, references.values()):
+    teachers = [spec for spec, _ in references.values() if spec is not None]
+    for spec in filter(None, teachers):
         require_network(spec)
     # From here on torch is imported, which takes seconds.
     from burn.campaigns.cluster import run_on_cluster
@@ -135,18 +120,17 @@ def run_campaign(
         )
         evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, further)
         jobs = [Job(model, plan, out, evaluation) for model, plan in plans]
-        teachers = _check_jobs(jobs[: len(models)], references.values())
-        if not out.exists():
-            out.mkdir(parents=True, exist_ok=True)
+        hashes = _check_jobs(jobs[: len(models)], teachers)
+        out.mkdir(parents=True, exist_ok=True)
         with locked(out, patience=30):  # another campaign holds the folder only for a moment here
             check = partial(_require_same_recipes, out, plans[: len(models)])
-            open_folder(out, name, settings, teachers | data, further_entries, check)
+            open_folder(out, name, settings, hashes | data, further_entries, check)
         if execution.cluster is None:
             failed = run_jobs(jobs, processes, console)
         else:
             failed = run_on_cluster(jobs, execution.cores, console)
     random = next((str(job.folder) for job in jobs if job.done and job.model in floor), None)
-    _evaluate_references(out, evaluation, {RANDOM: random, **references}, sizes, console)
+    _evaluate_references(out, evaluation, {RANDOM: (random, None), **references}, console)
     return failed
 
 
@@ -160,16 +144,15 @@ def _require_same_recipes(out: Path, plans: Sequence[tuple[str, RunPlan]]) -> No
 def _evaluate_references(
     out: Path,
     evaluation: EvaluationPlan,
-    specs: Mapping[str, str | None],
-    sizes: Mapping[str, int | None],
+    references: Mapping[str, tuple[str | None, int | None]],
     console: Console,
 ) -> None:
     """Evaluate the given networks that the campaign did not train, unless they have results."""
-    for name, spec in specs.items():
+    for name, (spec, size) in references.items():
         file = out / reference_file(name)
         if spec and read_results_of(file, name, trained=False) is None:
             console.rule(name)
-            write_results(file, evaluation.evaluate(name, spec, 0, console, sizes.get(name)))
+            write_results(file, evaluation.evaluate(name, spec, 0, console, size))
         for protocol in evaluation.further.protocols if spec else ():
             if protocol.startswith("semi") and name != RANDOM:
                 continue  # fine-tuning a float network would take longer than all other runs
@@ -177,7 +160,7 @@ def _evaluate_references(
                 console.rule(f"{name}, {protocol}")
                 kept = out / f"{reference_file(name).removesuffix('.jsonl')}-{KEPT}"
                 results = evaluation.evaluate_more(
-                    protocol, name, cast(str, spec), 0, console, kept, sizes.get(name)
+                    protocol, name, cast(str, spec), 0, console, kept, size
                 )
                 write_results(more_file(out, protocol, name), results)
 
@@ -194,19 +177,14 @@ def _check_processes(processes: int | None, machine: Machine) -> int:
     return processes or count
 
 
-def _check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[str, str]:
+def _check_jobs(jobs: Sequence[Job], teachers: Collection[str]) -> dict[str, str]:
     """Build every method once, to find errors now and not after the hours that other runs take.
 
-    Args:
-        jobs: One run of each model.
-        teachers: All teachers of the campaign.
-
-    Returns:
-        The SHA-256 of every teacher's file.
+    Returns the SHA-256 of every teacher's file.
     """
     from burn.checkpoints.foreign.weights import load_teacher
 
-    loaded = {spec: load_teacher(spec) for spec in teachers if spec is not None}
+    loaded = {spec: load_teacher(spec) for spec in teachers}
     for job in jobs:
         recipe = job.plan.recipe
         if job.plan.teacher is not None:

@@ -32,17 +32,10 @@ def is_taught_classes(model: str) -> bool:
 
 
 def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe, int]:
-    """Cut or extend a recipe to `budget` images in all stages together.
+    """Return a recipe cut or extended to a budget, and the optimizer steps of each stage.
 
-    Warm-up is limited to a fifth of the steps, so that a short budget is not spent on it.
-
-    Args:
-        recipe: The recipe.
-        budget: Images in all stages; the views of an image count once.
-        num_images: Number of training images.
-
-    Returns:
-        The changed recipe, and the optimizer steps of each stage.
+    The budget is of images in all stages together; the views of an image count once. Warm-up is
+    limited to a fifth of the steps, so that a short budget is not spent on it.
 
     Raises:
         UserError: The budget is out of range, or less than one batch in each stage.
@@ -87,11 +80,7 @@ class FurtherProtocols:
 
     @property
     def protocols(self) -> tuple[FurtherProtocol, ...]:
-        """The names in `more`.
-
-        Raises:
-            UserError: A name is unknown or given twice.
-        """
+        """The names in `more`; UserError is raised if one is unknown or given twice."""
         chosen: list[FurtherProtocol] = []
         for word in filter(None, words_in(self.more)):
             protocol = next((name for name in get_args(FurtherProtocol) if name == word), None)
@@ -104,12 +93,7 @@ class FurtherProtocols:
         return tuple(chosen)
 
     def check(self) -> None:
-        """Check the settings.
-
-        Raises:
-            UserError: A protocol is unknown, or transfer's images are missing or given without
-                need.
-        """
+        """Raise UserError if a protocol is unknown, or transfer's images are missing or unused."""
         transfers = "transfer" in self.protocols
         for name in ("transfer_train", "transfer_test"):
             option = f"--{name.replace('_', '-')}"
@@ -143,11 +127,7 @@ class Execution:
     cores: int | None = None
 
     def check(self) -> None:
-        """Check the settings.
-
-        Raises:
-            UserError: A value is out of range.
-        """
+        """Raise UserError if a value is out of range."""
         check_seeds(self.seeds)
         self.machine.check()
         require_processes(1, processes=self.processes)
@@ -163,15 +143,7 @@ class Execution:
 
 
 def refuse_failed(failed: Sequence[str], out: Path) -> None:
-    """Raise an error if a run failed.
-
-    Args:
-        failed: A line for each run that failed, as `run_campaign` returns them.
-        out: Folder of the campaign.
-
-    Raises:
-        UserError: The first failure.
-    """
+    """Raise UserError with the first of the failures that `run_campaign` has returned."""
     if failed:
         raise UserError(f"{failed[0]}; the results of the other runs are in {out}")
 
@@ -185,11 +157,7 @@ def words_in(text: str) -> list[str]:
 
 
 def seeds_in(text: str) -> list[int]:
-    """Return the random seeds that a text lists, separated by commas.
-
-    Raises:
-        UserError: The text contains something else, or a seed twice.
-    """
+    """Return the random seeds that a text lists, separated by commas, or raise UserError."""
     try:
         words = words_in(text)
         seeds = [int(word) for word in words if word.isascii() and word.isdecimal()]
@@ -202,11 +170,7 @@ def seeds_in(text: str) -> list[int]:
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Check random seeds.
-
-    Raises:
-        UserError: There is none, one is out of range or given twice, or there are more than 1,000.
-    """
+    """Raise UserError without a seed, for one out of range or twice, and for more than 1,000."""
     if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
         raise UserError("--seeds: give numbers in 0 … 2³² - 1, each once")
     if len(seeds) > 1000:

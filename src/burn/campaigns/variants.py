@@ -20,18 +20,8 @@ def _stages(count: Literal[1, 2]) -> Change:
     return lambda recipe: replace(recipe, stages=count)
 
 
-def _sign(gradient: Any) -> Change:
-    return lambda recipe: replace(
-        recipe, backbone=replace(recipe.backbone, activation_gradient=gradient)
-    )
-
-
-def _weights(init: Any) -> Change:
-    return lambda recipe: replace(recipe, backbone=replace(recipe.backbone, weight_init=init))
-
-
-def _features(*, norm: bool) -> Change:
-    return lambda recipe: replace(recipe, backbone=replace(recipe.backbone, feature_norm=norm))
+def _backbone(**changes: Any) -> Change:
+    return lambda recipe: replace(recipe, backbone=replace(recipe.backbone, **changes))
 
 
 # Settings of a joint classifier that no other has.
@@ -51,12 +41,13 @@ def _paper(
     """
 
     def change(recipe: Recipe) -> Recipe:
-        settings = recipe.settings
+        of_recipe = recipe.settings
         loss = BurnConfig(
-            classifier=classifier, num_classes=settings.num_classes, hidden=settings.hidden
+            classifier=classifier, num_classes=of_recipe.num_classes, hidden=of_recipe.hidden
         )
-        recipe = replace(recipe, stages=stages, settings=replace(loss, **changes))
-        return _features(norm=False)(_sign("poly")(recipe))
+        backbone = replace(recipe.backbone, activation_gradient="poly", feature_norm=False)
+        settings = replace(loss, **changes)
+        return replace(recipe, stages=stages, backbone=backbone, settings=settings)
 
     return change
 
@@ -78,12 +69,12 @@ VARIANTS: Mapping[str, Change] = {
     "mlp-projection": _burn(projection="mlp", similarity_of="features"),
     "plain-targets": _burn(standardize=False, similarity_of="features"),
     "standardized-targets": _burn(standardize=True, similarity_of="features"),
-    "poly": _sign("poly"),
-    "clip": _sign("clip"),
-    "fan-in-weights": _weights("fan_in"),
-    "small-weights": _weights("small"),
-    "plain-features": _features(norm=False),
-    "normalized-features": _features(norm=True),
+    "poly": _backbone(activation_gradient="poly"),
+    "clip": _backbone(activation_gradient="clip"),
+    "fan-in-weights": _backbone(weight_init="fan_in"),
+    "small-weights": _backbone(weight_init="small"),
+    "plain-features": _backbone(feature_norm=False),
+    "normalized-features": _backbone(feature_norm=True),
     "same-view": _burn(views="same"),
     "crossed-views": _burn(views="cross"),
     "unlabelled-teacher": _unchanged,

@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 
 from burn.campaigns.jobs import Job
-from burn.campaigns.outcome import BUSY, failure, is_busy, log_of, still_busy
+from burn.campaigns.outcome import BUSY, failure, log_of, still_busy
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import Busy
 from burn.core.plugins import fault_in_plugin, imports, load_plugin
@@ -30,15 +30,9 @@ from burn.runtime.streams import SafeStream
 
 
 def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
-    """Train and evaluate the runs that are not done yet.
+    """Train and evaluate the runs that are not done yet, `processes` at the same time.
 
-    Args:
-        jobs: The runs.
-        processes: Number of runs at the same time.
-        console: Console for progress.
-
-    Returns:
-        A line for each run that failed or is held by another process.
+    A line is returned for each that failed or is held by another process.
 
     Raises:
         Interrupted: After a signal. Everything is saved, and the same call resumes.
@@ -51,7 +45,6 @@ def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]
 
 
 def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
-    """Execute the runs in this process, and return a line for each that failed."""
     failed, busy = list[str](), list[Job]()
     for job in jobs:
         if job.done:  # another command may have done it meanwhile
@@ -73,10 +66,6 @@ def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
 
 
 def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
-    """Execute each run in its own process, and return a line for each that failed.
-
-    Raises Interrupted if a signal stopped the runs.
-    """
     context = multiprocessing.get_context("spawn")
     waiting, failed, busy = list(jobs), list[str](), list[Job]()
     running: dict[int, tuple[Job, Any]] = {}
@@ -109,11 +98,11 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                 outcome = "done"
                 if stop.requested:
                     outcome = "stopped"
-                elif is_busy(process.exitcode):
+                elif process.exitcode == BUSY:
                     outcome = "skipped, another burn process is using it"
                 elif why:
                     outcome = "failed"
-                if is_busy(process.exitcode):
+                if process.exitcode == BUSY:
                     busy.append(job)
                 elif why and (process.exitcode or not stop.requested):
                     failed.append(f"{job.name}: {why}")
@@ -146,14 +135,7 @@ def _one_gpu(slot: int, device: Device) -> Iterator[None]:
 
 
 def _run_alone(plugins: Sequence[str], job: bytes, processes: int, log: Path) -> None:
-    """Execute one run in a process of its own, with its share of the cores.
-
-    Args:
-        plugins: Plugins to load first.
-        job: The pickled job.
-        processes: Number of processes that share the cores.
-        log: File for all output.
-    """
+    """Execute a pickled run in a process of its own, with its share of the cores."""
     _end_with_parent()
     threads = max(1, torch.get_num_threads() // processes)
     execute(plugins, job, log, threads=threads, processes=processes)
@@ -162,8 +144,7 @@ def _run_alone(plugins: Sequence[str], job: bytes, processes: int, log: Path) ->
 def _end_with_parent() -> None:
     """End this process when the campaign that started it has ended for any reason.
 
-    Otherwise its run would keep the folder locked for hours, and the same command could not resume
-    it.
+    Otherwise its run would keep the folder locked for hours, and the same command could not resume.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -176,14 +157,9 @@ def _end_with_parent() -> None:
 
 
 def execute(plugins: Sequence[str], job: bytes, log: Path, *, threads: int, processes: int) -> None:
-    """Execute one run in this process, which then ends with the run's exit status.
+    """Execute a pickled run in this process, which then ends with the run's exit status.
 
-    Args:
-        plugins: Plugins to load first.
-        job: The pickled job.
-        log: File to which all output is appended.
-        threads: Number of threads that compute.
-        processes: Number of processes that share this machine.
+    All output is appended to `log`. `threads` compute here; `processes` share this machine.
 
     Raises:
         SystemExit: The run failed; BUSY if another process holds it.
@@ -203,11 +179,9 @@ def _run_logged(
         job: Job = pickle.loads(pickled)
         torch.set_num_threads(threads)
         machine = job.evaluation.machine
-        workers = machine.workers
-        if workers is None:
-            workers = default_workers(machine.device, processes)
-        machine = replace(machine, workers=workers)
-        job = replace(job, evaluation=replace(job.evaluation, machine=machine))
+        if machine.workers is None:
+            machine = replace(machine, workers=default_workers(machine.device, processes))
+            job = replace(job, evaluation=replace(job.evaluation, machine=machine))
         job.run(Console(file=file, width=100, markup=False, highlight=False))
     except Busy:
         sys.exit(BUSY)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,8 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BACKBONES, is_binary
 from burn.backbones.fit import problems
 from burn.backbones.plan import REACTNETS, parameter_shapes, reactnet_plan, state_shapes
-from burn.backbones.registry import check_backbone
-from burn.checkpoints.native import Description, read_description
+from burn.backbones.registry import build_backbone, check_backbone
+from burn.checkpoints.native import Description, load_checkpoint, read_description
 from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.errors import UserError, printable
 from burn.core.plugins import require_plugins
@@ -34,13 +33,7 @@ _LARGEST_SIDE = 4096  # pixels
 def count_reactnet(config: BackboneConfig, image_size: int, num_classes: int) -> Cost:
     """Count a ReActNet by its plan; `walk.count` gives the same numbers for the network.
 
-    Args:
-        config: Settings of the network.
-        image_size: Side of its square images in pixels.
-        num_classes: Outputs of a linear classifier; 0 for no classifier.
-
-    Raises:
-        UserError: The settings are out of range.
+    UserError is raised if the settings are out of range.
     """
     check_backbone(config)
     plan = reactnet_plan(config)
@@ -78,19 +71,15 @@ def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any]
     try:
         config = from_plain(BackboneConfig, meta["backbone"])
         check_backbone(config)
-        precision, recipe = (
-            Precision(meta["precision"]),
-            printable(str(meta["recipe"]["name"])[:80]),
-        )
+        precision = Precision(meta["precision"])
+        recipe = printable(str(meta["recipe"]["name"])[:80])
         stage, steps = _whole("stage", meta["stage"]), _whole("steps", meta["steps"])
         size = _whole("size of its views", meta["views"]["size"])
         if not 1 <= size <= _LARGEST_SIDE:
             raise ValueError(f"its views have {size} pixels")
         expected = state_shapes(reactnet_plan(config)) if config.name in REACTNETS else None
     except (KeyError, TypeError, ValueError) as error:
-        reason = printable(str(error))
-        message = f"{description.origin}: its description is damaged: {reason}"
-        raise UserError(message) from error
+        raise UserError(f"{description.origin}: its description is damaged: {error}") from error
     if expected is not None:
         prefix = "backbone."
         shapes = {
@@ -106,7 +95,6 @@ def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any]
 
 
 def _whole(name: str, value: Any) -> int:
-    """Return the value if it is a whole number in [0, 2⁵³), else raise ValueError."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
         raise ValueError(f"{name}: expected a whole number, got {str(value)[:40]}")
     return value
@@ -117,15 +105,9 @@ def count_named(
 ) -> tuple[Cost, dict[str, Any]]:
     """Count the network of a name or of a checkpoint.
 
-    A ReActNet is counted without PyTorch, and without reading a checkpoint's weights.
-
-    Args:
-        name: Name of a network, or a path.
-        path: `name` as a path. If it exists, its checkpoint or run is counted.
-        image_size: Side of the images in pixels. None takes the checkpoint's, or 224.
-        num_classes: Outputs of a linear classifier; 0 for no classifier. None takes the
-            checkpoint's, or 0.
-        width: Factor on the channels of a named network, or None.
+    A ReActNet is counted without PyTorch, and without reading a checkpoint's weights. If `path`,
+    the name as a path, exists, its checkpoint or run is counted. For None the image size in pixels
+    and the number of classes are the checkpoint's, or 224 and 0, which is no classifier.
 
     Returns:
         The counts, and a description of what was counted, as JSON values.
@@ -136,7 +118,8 @@ def count_named(
     """
     about: dict[str, Any] = {"name": name}
     own_size, own_classes = 224, 0
-    if names_checkpoint(path):
+    is_checkpoint = names_checkpoint(path)
+    if is_checkpoint:
         if width is not None:
             raise UserError("--width cannot change a checkpoint")
         description = read_description(path)
@@ -144,12 +127,11 @@ def count_named(
         names = description.meta.get("classes")
         own_classes = len(names) if isinstance(names, list) else 0
         about |= described
-        build = partial(_float_network, path)
     else:
         config = replace(BackboneConfig(name=name), width=1.0 if width is None else width)
-        build = partial(_named_network, config)
-    network = None if config.name in REACTNETS else build()
-    if network is not None:
+    network = None
+    if config.name not in REACTNETS:
+        network = _network(config, path if is_checkpoint else None)
         own_size = network.fixed_size or own_size
     size = own_size if image_size is None else image_size
     if num_classes is None:
@@ -164,16 +146,11 @@ def count_named(
     return count(network, size, num_classes), about
 
 
-def _float_network(checkpoint: Path) -> Backbone:
-    from burn.checkpoints.foreign.weights import backbone_from
-    from burn.checkpoints.native import load_checkpoint
+def _network(config: BackboneConfig, checkpoint: Path | None) -> Backbone:
+    if checkpoint is not None:
+        from burn.checkpoints.foreign.weights import backbone_from
 
-    return backbone_from(load_checkpoint(checkpoint))
-
-
-def _named_network(config: BackboneConfig) -> Backbone:
-    from burn.backbones.registry import build_backbone
-
+        return backbone_from(load_checkpoint(checkpoint))
     precision = Precision.BINARY if is_binary(config.name) else Precision.FLOAT
     return build_backbone(config, precision)
 

@@ -9,22 +9,15 @@ from dataclasses import dataclass
 class Cost:
     """Counts for one image.
 
-    Attributes:
-        binary_parameters: Weights that deploy as one bit.
-        float_parameters: All other parameters.
-        binary_macs: Multiply-accumulates of binary convolutions, which the paper calls BOPs.
-        flops: Multiply-accumulates of float convolutions and linear layers, as the paper counts
-            them.
-        float_bytes: The parameters in float32, as `burn pack` counts them.
-        packed_bytes: Size of the file that `burn pack` writes once the weights are binary, within
-            some 150 bytes, or None if it cannot pack the network.
+    `packed_bytes` is the size of the file that `burn pack` writes once the weights are binary,
+    within some 150 bytes, or None if it cannot pack the network.
     """
 
-    binary_parameters: int
-    float_parameters: int
-    binary_macs: int
-    flops: int
-    float_bytes: int
+    binary_parameters: int  # weights that deploy as one bit
+    float_parameters: int  # all others
+    binary_macs: int  # multiply-accumulates of binary convolutions, which the paper calls BOPs
+    flops: int  # those of float convolutions and linear layers, as the paper counts them
+    float_bytes: int  # the parameters in float32, as `burn pack` counts them
     packed_bytes: int | None
 
     @property

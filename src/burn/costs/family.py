@@ -37,55 +37,29 @@ _LEAST_CALLS = 3
 class Member:
     """A network and its cost for one image.
 
-    Attributes:
-        name: Value of `--backbone.name`.
-        parameters: Number of parameters, binary and float.
-        binary_macs: Multiply-accumulates of its binary convolutions.
-        packed_bytes: Size of the file that `burn pack` writes, without a classifier.
-        milliseconds: Time of an image in burn-engine, or None if it was not measured.
-        on_front: Whether no other member is at least as fast, at least as small and has at least as
-            many binary multiply-accumulates, and is better in one of these. Accuracy is not among
-            them. False if times were not measured.
+    It is on the front if no other member is at least as fast, at least as small and has at least as
+    many binary multiply-accumulates, and is better in one of these. Accuracy is not among them.
     """
 
-    name: str
-    parameters: int
-    binary_macs: int
-    packed_bytes: int
-    milliseconds: float | None
-    on_front: bool
+    name: str  # value of `--backbone.name`
+    parameters: int  # binary and float
+    binary_macs: int  # multiply-accumulates of its binary convolutions
+    packed_bytes: int  # of the file that `burn pack` writes, without a classifier
+    milliseconds: float | None  # in burn-engine, or None if it was not measured
+    on_front: bool  # False if times were not measured
 
 
 @dataclass(frozen=True)
 class Family:
-    """The members, and what their times hold for.
+    """The members, and what their times hold for."""
 
-    Attributes:
-        image_size: Side of the images in pixels.
-        processor: Name of the processor.
-        isa: burn-engine's instruction set; None if times were not measured.
-        threads: Number of threads.
-        rounds: Number of rounds, of whose times the median is given.
-        not_measured: Why times were not measured; None if they were.
-        members: The networks, smallest ReActNet first.
-    """
-
-    image_size: int
+    image_size: int  # pixels
     processor: str
-    isa: str | None
+    isa: str | None  # burn-engine's instruction set; None if times were not measured
     threads: int
-    rounds: int
-    not_measured: str | None
-    members: tuple[Member, ...]
-
-
-def check_size(image_size: int) -> None:
-    """Raise UserError for images of another size than `IMAGE_SIZES` has."""
-    if image_size not in IMAGE_SIZES:
-        raise UserError(
-            f"--image-size {image_size} is not in {IMAGE_SIZES[0]} … {IMAGE_SIZES[-1]}, the sizes "
-            "that --family compares"
-        )
+    rounds: int  # the median of whose times is given
+    not_measured: str | None  # why times were not measured; None if they were
+    members: tuple[Member, ...]  # smallest ReActNet first
 
 
 def measure_family(
@@ -93,21 +67,20 @@ def measure_family(
 ) -> Family:
     """Count the networks, and measure their times in burn-engine on one thread.
 
-    Weights are random, since time does not depend on them. Without burn-engine's compiled core
-    nothing is measured, because its reference would take minutes.
-
-    Args:
-        image_size: Side of the square images in pixels, one of `IMAGE_SIZES`.
-        console: Shows the progress if it is a terminal.
-        names: Names of binary backbones that can be packed.
-        rounds: Number of rounds; in each, every network is timed for 20 ms after the others.
+    Weights are random, since time does not depend on them. In each round every network is timed for
+    20 ms after the others. Without burn-engine's compiled core nothing is measured, because its
+    reference would take minutes.
 
     Raises:
         UserError: The size is out of range, or BURN_ENGINE_ISA names an instruction set that this
             processor lacks.
         Interrupted: Ctrl-C or SIGTERM ended the measurement.
     """
-    check_size(image_size)
+    if image_size not in IMAGE_SIZES:
+        raise UserError(
+            f"--image-size {image_size} is not in {IMAGE_SIZES[0]} … {IMAGE_SIZES[-1]}, the sizes "
+            "that --family compares"
+        )
     import torch
 
     from burn.backbones.registry import build_backbone
@@ -165,11 +138,6 @@ def interleaved(
     models: Mapping[str, Model], image_size: int, rounds: int
 ) -> Iterator[tuple[str, float]]:
     """Time networks in turn, so that what else runs on the machine slows all of them alike.
-
-    Args:
-        models: The networks by name.
-        image_size: Side of the image in pixels; its bytes are random.
-        rounds: Number of rounds.
 
     Yields:
         A network's name and its milliseconds in a round: the median of its calls after one that is

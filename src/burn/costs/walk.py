@@ -19,34 +19,22 @@ from burn.layers import BinaryConv2d
 
 
 def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
-    """Count a backbone with a linear classifier.
+    """Count a backbone with a linear classifier, or without one for 0 classes.
 
-    Args:
-        backbone: The network.
-        image_size: Side of its square images in pixels.
-        num_classes: Outputs of the classifier; 0 for no classifier.
-
-    Raises:
-        UserError: The network cannot take images of this size.
+    UserError is raised if the network cannot take images of this size.
     """
     network: nn.Module = backbone
     if num_classes:
         network = nn.Sequential(backbone, nn.Linear(backbone.num_features, num_classes))
     macs = {"binary": 0, "float": 0}
 
-    def convolution(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        if isinstance(module, BinaryConv2d):
-            macs["binary"] += module.fan_in * output[0].numel()
-        else:
-            assert isinstance(module.weight, torch.Tensor)
-            macs["float"] += module.weight[0].numel() * output[0].numel()
-
-    def linear(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        assert isinstance(module, nn.Linear)
-        macs["float"] += module.in_features * output[0].numel()
+    def add(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        assert isinstance(module.weight, torch.Tensor)
+        kind = "binary" if isinstance(module, BinaryConv2d) else "float"
+        macs[kind] += module.weight[0].numel() * output[0].numel()
 
     hooks = [
-        module.register_forward_hook(linear if isinstance(module, nn.Linear) else convolution)
+        module.register_forward_hook(add)
         for module in network.modules()
         if isinstance(module, (BinaryConv2d, nn.Conv2d, nn.Linear))
     ]
@@ -73,7 +61,6 @@ def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
 
 
 def _packed_bytes(backbone: Backbone, num_classes: int) -> int | None:
-    """Return the size of the packed file of a network, once its weights are binary."""
     config = backbone.config
     if config.name in REACTNETS:
         return predicted_bytes(config, num_classes)

@@ -55,17 +55,8 @@ def custom_features(
 ) -> Features:
     """Return features of other views or with another pooling, extracting them if necessary.
 
-    Args:
-        context: The backbone and the images.
-        split: The images to use.
-        console: Where progress is shown.
-        kind: A name of this combination of `view` and `pool`, which no other has.
-        cells: Number of features that `pool` returns for every channel.
-        view: Function from an image to the backbone's input; None: the plain view.
-        pool: Function from the last feature map to features; None: the backbone's own pooling.
-
-    Raises:
-        UserError: As for `plain_features`.
+    `kind` is a name that no other combination of `view` and `pool` has; these are as for
+    `extract_features`. `pool` returns `cells` features for every channel.
     """
     source = context.train if split == "train" else context.test
     parts = (
@@ -101,12 +92,7 @@ def custom_features(
 
 
 def read_features(path: Path, source: Source, dimension: int) -> Features | None:
-    """Read features that an earlier evaluation wrote.
-
-    Args:
-        path: The file.
-        source: The images.
-        dimension: Number of features of an image.
+    """Read features that an earlier evaluation wrote, `dimension` of each image.
 
     Returns:
         The features, or None if there is no file, if it is one of an earlier version

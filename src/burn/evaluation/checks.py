@@ -13,15 +13,7 @@ from burn.data.open import open_source
 
 
 def open_labelled(train: str | Source, test: str | Source) -> tuple[Source, Source]:
-    """Open the training and the test images of an evaluation, unless they are open, and check them.
-
-    Args:
-        train: Images, or their specification as `open_source` takes it.
-        test: Likewise.
-
-    Raises:
-        UserError: They cannot be read, or do not fit, as for `check_sources`.
-    """
+    """Open images that are given by a specification, and check them as `check_sources` does."""
     return check_sources(
         open_source(train, "train") if isinstance(train, str) else train,
         open_source(test, "test") if isinstance(test, str) else test,
@@ -35,9 +27,8 @@ def check_sources(train: Source, test: Source) -> tuple[Source, Source]:
     may, fits any names, in their order; if the names are numbers themselves, as of folders
     0 … 11, it fits these.
 
-    Returns:
-        The training and the test images. If the test images have the same classes in another order,
-        they are a copy with the labels of the training images.
+    If the test images have the same classes in another order, those that are returned are a copy
+    with the labels of the training images.
 
     Raises:
         UserError: The images do not fit; the message says which classes differ.
@@ -116,12 +107,7 @@ def doubt_of_choice(count: int, share: float, what: str, kind: str = "training")
     """Return a line if few held-out images choose a setting, or nothing if they are enough.
 
     An accuracy of n images has a standard error of up to 50 / √n percentage points, 5 for 100.
-
-    Args:
-        count: Number of held-out images.
-        share: The share of the images that is held out, in (0, 1).
-        what: Protocol and setting, such as "linear: rate and calibration".
-        kind: Which images are held out of, such as "training".
+    `share` of the images, in (0, 1), is held out; `what` is the protocol and its setting.
     """
     if count >= _ENOUGH:
         return []

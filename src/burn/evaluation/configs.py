@@ -20,7 +20,6 @@ _WARMUP_START = 1e-3  # share of the learning rate, as in detectron2
 LINEAR_RATES = (
     1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0,
 )  # fmt: skip
-_PAPERS_RATE = 30.0
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,7 @@ class LinearConfig:
     augment: Literal["crop", "none"] = "crop"
 
     def check(self, prefix: str = "") -> None:
-        """Check all values.
-
-        Args:
-            prefix: Name of the group of options with its dot, such as `linear.`, or nothing.
-
-        Raises:
-            UserError: A value is out of range.
-        """
+        """Raise UserError if a value is out of range; `prefix` begins options, such as linear."""
         require_within(1, _MOST_EPOCHS, prefix, epochs=self.epochs)
         require_within(1, 2**20, prefix, batch_size=self.batch_size)
         if self.lr != "auto" and not 0 < self.lr <= 1e6:
@@ -76,7 +68,7 @@ class LinearConfig:
         """The first learning rate, or None if it is chosen for each network."""
         if self.lr != "auto":
             return self.lr
-        return _PAPERS_RATE if self.probe == "mlp" else None
+        return 30.0 if self.probe == "mlp" else None  # the paper's
 
     def factor(self, epoch: int) -> float:
         """Return the ratio of an epoch's learning rate to the first; epochs are counted from 0."""
@@ -98,16 +90,11 @@ class KnnConfig:
     temperature: float = 0.07
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is out of range.
-        """
+        """Raise UserError if a value is out of range."""
         require_within(1, 10**6, k=self.k)
         require_within(1e-3, 1e3, temperature=self.temperature)
 
 
-_PLACES_RATE = 0.01
 _PLACES = LinearConfig(epochs=28, drops=(0.25, 0.5, 0.75), weight_decay=1e-5)
 
 
@@ -142,15 +129,11 @@ class TransferConfig:
         base = _PLACES if self.settings == "places205" else LinearConfig()
         given = {name: value for name, value in asdict(self).items() if name != "settings"}
         if (self.settings, self.probe, self.lr) == ("places205", "mlp", "auto"):
-            given["lr"] = _PLACES_RATE  # auto would be the paper's for the other datasets
+            given["lr"] = 0.01  # auto would be the paper's for the other datasets
         return replace(base, **{name: value for name, value in given.items() if value is not None})
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is out of range.
-        """
+        """Raise UserError if a value is out of range."""
         self.linear().check()
 
 
@@ -187,11 +170,7 @@ class SemiConfig:
     keep: bool = False
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is out of range.
-        """
+        """Raise UserError if a value is out of range."""
         if self.keep and self.select == "test":
             raise UserError(
                 "--keep with --select test: a network that the test images chose has no honest "
@@ -233,11 +212,7 @@ class SvmConfig:
     image_size: int | None = None
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is out of range, or there is nothing to do.
-        """
+        """Raise UserError if a value is out of range, or there is nothing to do."""
         for shots in self.shots or ():
             require_within(1, 10**6, shots=shots)
         require_within(1, 1000, samples=self.samples)
@@ -299,11 +274,7 @@ class DetectionConfig:
     detector: DetectorConfig = field(default_factory=DetectorConfig)
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is out of range.
-        """
+        """Raise UserError if a value is out of range."""
         require_within(1, 10**8, iterations=self.iterations)
         require_within(1, 2**12, batch_size=self.batch_size)
         if not 0 < self.lr <= 1e6 or not 0 <= self.weight_decay < 1:
@@ -362,11 +333,7 @@ class Request:
     workers: int | None = None
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is missing or out of range.
-        """
+        """Raise UserError if a value is missing or out of range."""
         for name in ("train", "test"):
             if not getattr(self, name):
                 raise UserError(f"give --{name}: images with labels")

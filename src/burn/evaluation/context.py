@@ -246,14 +246,9 @@ def _why_unreadable(source: Source, index: int) -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """A network to evaluate.
+    """A network to evaluate, in eval mode, and the views that it was trained with.
 
-    Attributes:
-        name: Short name for tables.
-        backbone: The network in eval mode.
-        views: Settings of the views that it was trained with.
-        training: How it was trained, as in `Result.training`.
-        meta: Description of its checkpoint, as `tuned_meta` takes it.
+    `name` is short, for tables, `training` as in `Result.training`, `meta` as for `tuned_meta`.
     """
 
     name: str
@@ -297,18 +292,9 @@ def open_context(
     """Make the context of a network on some images, as every command evaluates.
 
     The network moves to the device. The context's notes tell how labels helped to train it,
-    whether it is tested on the training images, and which images are left out.
-
-    Args:
-        model: The network.
-        checkpoint: The checkpoint of its weights, as the command names it.
-        sources: The training and the test images, as `open_labelled` opens them.
-        seed: The random seed.
-        device: auto, cpu or cuda.
-        compute: The arithmetic of features: auto, packed, bfloat16 or float32.
-        workers: Number of data-loader workers. None chooses it by the device.
-        out: Folder for the files that a protocol writes, or None.
-        frozen: Whether the weights stay as they are, so that burn-engine may compute features.
+    whether it is tested on the training images, and which images are left out. Without `workers`
+    their number follows from the device; `frozen` says that the weights stay as they are, so that
+    burn-engine may compute features.
 
     Raises:
         UserError: The device is not there, or `compute` is "packed" and burn-engine cannot run the
@@ -346,13 +332,9 @@ def open_context(
 
 
 def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
-    """Open the network that a specification names.
+    """Open the network of a run folder, a checkpoint, or ARCHITECTURE:FILE as for `load_backbone`.
 
-    Args:
-        spec: Run folder, checkpoint, or ARCHITECTURE:FILE, as for a teacher (see
-            `burn.checkpoints.foreign.weights.load_backbone`).
-        fresh: Draw new weights for the network of a checkpoint, as a lower bound to compare with.
-        seed: The random seed of new weights.
+    With `fresh` the network of a checkpoint gets new random weights, as a lower bound.
 
     Raises:
         UserError: The checkpoint cannot be read.
@@ -376,11 +358,7 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
 
 
 def model_of(checkpoint: Checkpoint, backbone: Backbone) -> Model:
-    """Combine a backbone with the description in its checkpoint.
-
-    Raises:
-        UserError: The description is damaged.
-    """
+    """Combine a backbone with its checkpoint's description, or raise UserError if it is damaged."""
     meta = checkpoint.meta
     try:
         views = from_plain(ViewConfig, meta["views"])
@@ -394,12 +372,7 @@ def model_of(checkpoint: Checkpoint, backbone: Backbone) -> Model:
 
 
 def _training(meta: Mapping[str, Any], file: Path) -> dict[str, Any] | None:
-    """Return `Result.training` of a checkpoint, if its metadata say how long it was trained.
-
-    Args:
-        meta: Description of the checkpoint.
-        file: Its file.
-    """
+    """Return `Result.training` of a checkpoint, if its metadata say how long it was trained."""
     try:
         stage, steps = int(meta["stage"]), int(meta["steps"])
         images = images_seen(meta)

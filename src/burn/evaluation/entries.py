@@ -34,28 +34,19 @@ Function = TypeVar("Function", bound="Run")
 class ProtocolEntry:
     """Description of a protocol that is known before it runs.
 
-    Attributes:
-        name: Name of the protocol for `burn evaluate`.
-        target: Function that runs it, with an `EvaluationContext`, the settings and a console as
-            arguments, or the text MODULE:FUNCTION.
-        config: The dataclass of its settings.
-        images: What its images must have: labels, boxes in VOC's layout, or either.
-        shares: Whether several processes may run it together.
-        frozen: Whether it needs nothing of the network but features of views, so that burn-engine
-            may compute them.
-        plugin: The plugin that registered it, or None for burn's own.
+    A frozen one needs nothing of the network but features of views, so that burn-engine may compute
+    them.
     """
 
-    name: str
-    target: Run | str
-    config: type
-    images: Images = "labels"
-    shares: bool = False
+    name: str  # for `burn evaluate`
+    target: Run | str  # the function that runs it, or the text MODULE:FUNCTION
+    config: type  # the dataclass of its settings
+    images: Images = "labels"  # what its images must have; boxes are in VOC's layout
+    shares: bool = False  # whether several processes may run it together
     frozen: bool = False
-    plugin: Plugin | None = None
+    plugin: Plugin | None = None  # that registered it, or None for burn's own
 
     def load(self) -> Run:
-        """Return the function that runs the protocol."""
         return cast("Run", resolve(self.target))
 
 

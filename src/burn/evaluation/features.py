@@ -31,25 +31,15 @@ def extract_features(
     pool: Callable[[Tensor], Tensor] | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Features:
-    """Extract pooled features of plain views with a backbone in eval mode.
+    """Extract pooled features of plain views, float32 on the CPU, with a backbone in eval mode.
 
-    Unreadable images are left out. The backbone is left in the mode that it was in.
+    Unreadable images are left out. The backbone is left in the mode that it was in; `packed`, the
+    same network in burn-engine, runs instead of it.
 
-    Args:
-        backbone: The backbone.
-        source: The images.
-        views: Settings of the plain view.
-        batch_size: Images per batch.
-        workers: Number of data-loader workers.
-        indices: Positions of the images; default: all.
-        bfloat16: Run the backbone under autocast.
-        packed: The same network in burn-engine, which then runs instead of the backbone.
-        view: Function from an image to the backbone's input; default: the plain view.
-        pool: Function from the last feature map to features; default: the backbone's own pooling.
-        advance: Called after each batch with its number of images; it may raise an exception.
-
-    Returns:
-        Features in float32 on the CPU.
+    `indices` are the positions of the images, by default all; `view` makes the backbone's input of
+    an image, by default the plain view; `pool` makes features of the last feature map, by default
+    as the backbone does. `advance` is called after each batch with its number of images; it may
+    raise an exception.
 
     Raises:
         UserError: None of the images can be read.

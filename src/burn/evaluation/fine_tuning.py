@@ -25,34 +25,22 @@ from burn.runtime.threads import ThreadChooser
 class TuningPlan:
     """Settings of one fine-tuning.
 
-    Attributes:
-        epochs: Number of passes over the images.
-        batch_size: Images of a step.
-        lr: First learning rate of the backbone.
-        head_lr: First learning rate of the linear layer.
-        factor: Share of the first learning rates at a step, counted from 0; its second argument is
-            the number of steps of an epoch.
-        optimizer: sgd with momentum 0.9, or adam.
-        weight_decay: L2 penalty of all parameters.
-        drop_last: Whether an incomplete last batch is left out.
-        label_smoothing: Share of the target that all classes have in common, in [0, 1).
-        class_weights: Factor of the cross-entropy of the images of each class, float32 (classes,),
-            or None.
-        kl: Weight of the KL divergence from the teacher in the loss, in [0, 1]; the cross-entropy
-            has the rest. Without a teacher it has no effect.
-        temperature: Temperature of both softmaxes in the KL divergence, which is multiplied by its
-            square (Hinton et al., 2015).
+    `factor` takes a step, counted from 0, and the number of steps of an epoch, and returns the
+    share of the first learning rates. `class_weights` are factors of the cross-entropy of each
+    class's images, float32 (classes,). In the loss the KL divergence from a teacher, if there is
+    one, has the weight `kl`, in [0, 1], and the cross-entropy the rest; both softmaxes have the
+    temperature, by whose square the divergence is multiplied (Hinton et al., 2015).
     """
 
     epochs: int
     batch_size: int
-    lr: float
-    head_lr: float
+    lr: float  # first one of the backbone
+    head_lr: float  # first one of the linear layer
     factor: Callable[[int, int], float]
-    optimizer: str = "sgd"
-    weight_decay: float = 0.0
-    drop_last: bool = False
-    label_smoothing: float = 0.0
+    optimizer: str = "sgd"  # with momentum 0.9, or adam
+    weight_decay: float = 0.0  # L2 penalty of all parameters
+    drop_last: bool = False  # leave out an incomplete last batch
+    label_smoothing: float = 0.0  # share of the target that all classes have in common, in [0, 1)
     class_weights: Tensor | None = None
     kl: float = 0.0
     temperature: float = 1.0
@@ -61,11 +49,7 @@ class TuningPlan:
 def tuning_loss(scores: Tensor, labels: Tensor, taught: Tensor | None, plan: TuningPlan) -> Tensor:
     """Return (1 - kl) · cross-entropy + kl · T² · KL(teacher || student), averaged over the batch.
 
-    Args:
-        scores: Scores of the student, (batch, classes).
-        labels: int64 (batch,).
-        taught: Scores of the teacher, (batch, classes), or None.
-        plan: The weights.
+    `scores` are the student's and `taught` the teacher's, (batch, classes).
     """
     smoothing = plan.label_smoothing
     if plan.class_weights is None:
@@ -84,21 +68,8 @@ class Tuning(Learner):
     """A network and a linear layer on it that learn from labels.
 
     BN is in training mode. The precision does not change, so a binary network stays binary.
-
-    Args:
-        backbone: The backbone.
-        head: The linear layer on its features.
-        plan: The weights of the loss.
-        bfloat16: Run the backbone under autocast.
-        teacher: Function from views, uint8 (batch, 3, height, width) on the device of the backbone,
-            to scores of the classes, without gradients; or None.
-
-    Attributes:
-        images: Number of images of the last batch.
-        loss: Loss of the last batch that had two images or more.
-        right: Share of its images whose label has the highest score.
-        learned: Whether there was such a batch.
-        finite: Whether all losses were finite, a boolean scalar.
+    `teacher` takes views, uint8 (batch, 3, height, width) on the device of the backbone, and
+    returns scores of the classes, without gradients.
     """
 
     def __init__(
@@ -114,9 +85,10 @@ class Tuning(Learner):
         self.backbone, self.head = backbone, head
         self._plan, self._bfloat16, self._teacher = plan, bfloat16, teacher
         device = next(backbone.parameters()).device
-        self.images, self.learned = 0, False
-        self.loss = self.right = torch.zeros((), device=device)
-        self.finite = torch.ones((), dtype=torch.bool, device=device)
+        self.images = 0  # of the last batch
+        self.learned = False  # whether a batch had two images or more
+        self.loss = self.right = torch.zeros((), device=device)  # of the last such: loss, accuracy
+        self.finite = torch.ones((), dtype=torch.bool, device=device)  # whether all losses were
 
     def forward(self, batch: Batch, progress: float) -> Tensor | None:
         self.images = len(batch.indices)
@@ -137,10 +109,8 @@ class Tuning(Learner):
         return loss
 
     def numbers(self) -> dict[str, Any]:
-        # Dropout of float networks draws from the random state.
-        return {
-            "finite": self.finite, "learned": self.learned, "random": torch.get_rng_state(),
-        }  # fmt: skip
+        random = torch.get_rng_state()  # dropout of float networks draws from it
+        return {"finite": self.finite, "learned": self.learned, "random": random}
 
     def load(self, weights: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         super().load(weights, numbers)
@@ -149,24 +119,10 @@ class Tuning(Learner):
 
 
 class Tuner(Callback):
-    """One fine-tuning, which can be stopped after a step and resumed.
+    """One fine-tuning, in place, which can be stopped after a step and resumed.
 
-    Args:
-        backbone: The backbone, which is trained in place.
-        head: A linear layer on its features, which is trained in place.
-        source: The images, each with a label.
-        transform: Draws the views of an image: the student's, and the teacher's if it has its own.
-        plan: The settings.
-        seed: The random seed of the order of the images.
-        workers: Number of data-loader workers.
-        bfloat16: As in `Tuning`.
-        teacher: As in `Tuning`.
-        threads: Chooses the number of threads after every step, on a CPU; or None.
-
-    Attributes:
-        learner: The networks.
-        loop: Its loop.
-        unreadable: Positions of the images that could not be read so far.
+    `transform` draws the views of an image: the student's, and the teacher's if it has its own.
+    On a CPU `threads` chooses the number of threads after every step.
     """
 
     def __init__(
@@ -187,8 +143,7 @@ class Tuner(Callback):
         self.learner = Tuning(backbone, head, plan, bfloat16=bfloat16, teacher=teacher)
         device = next(backbone.parameters()).device
         sampler = EpochSampler(len(source), plan.batch_size, seed, drop_last=plan.drop_last)
-        pin = device.type == "cuda"
-        loader = TrainLoader(source, transform, sampler, workers, pin=pin)
+        loader = TrainLoader(source, transform, sampler, workers, pin=device.type == "cuda")
         epoch = len(sampler)
         self.loop = Loop(
             self.learner,
@@ -198,7 +153,7 @@ class Tuner(Callback):
             num_steps=plan.epochs * epoch,
             processes=Processes(device),
         )
-        self.unreadable: set[int] = set()
+        self.unreadable: set[int] = set()  # positions of images
 
     def train(
         self,
@@ -207,9 +162,7 @@ class Tuner(Callback):
     ) -> bool:
         """Train to the end, or until a callback sets `should_stop`.
 
-        Args:
-            callbacks: What is told of the steps.
-            restore: Brings the loop into the state to go on from.
+        First `restore` brings the loop into the state to go on from.
 
         Returns:
             Whether loss and weights stayed finite; otherwise training ended with the epoch.

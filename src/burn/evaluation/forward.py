@@ -21,12 +21,7 @@ class Forward:
     """A frozen backbone in eval mode that computes features of views.
 
     A float network that can be folded runs as its folded copy, with the weights that it has when
-    the first features are computed.
-
-    Attributes:
-        backbone: The backbone.
-        bfloat16: Run it under autocast.
-        packed: The same network in burn-engine, which then runs instead.
+    the first features are computed. `packed`, the same network in burn-engine, runs instead of it.
     """
 
     backbone: Backbone
@@ -41,15 +36,10 @@ class Forward:
         return "bfloat16" if self.bfloat16 else "float32"
 
     def __call__(self, views: Tensor, pool: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Compute features, without gradients.
+        """Compute features, float32 (images, features), on the backbone's device.
 
-        Args:
-            views: uint8 (images, 3, height, width), on the CPU.
-            pool: Function from the last feature map to features; default: the backbone's own
-                pooling.
-
-        Returns:
-            float32 (images, features), on the backbone's device.
+        The views are uint8 (images, 3, height, width), on the CPU. `pool` makes features of the
+        last feature map, by default as the backbone does.
         """
         if self.packed is not None:
             return pool(self.packed.feature_maps(views)) if pool else self.packed.features(views)
@@ -72,11 +62,8 @@ def packed_forward(
 ) -> PackedForward | None:
     """Return the backbone in burn-engine if `compute` and the device allow it, otherwise None.
 
-    Args:
-        backbone: The backbone, in eval mode.
-        size: Side of its views in pixels.
-        compute: "packed" demands burn-engine, and "auto" takes it for a binary network on a CPU.
-        device: Where the backbone runs.
+    "packed" demands burn-engine, and "auto" takes it for a binary network on a CPU. `size` is the
+    side of the views in pixels.
 
     Raises:
         UserError: `compute` is "packed", and burn-engine cannot run the network here.

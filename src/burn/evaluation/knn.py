@@ -19,10 +19,6 @@ from burn.evaluation.context import EvaluationContext
 from burn.evaluation.linear_layer import right_answers, top_k
 
 _DEFAULT = KnnConfig()
-_CPU = torch.device("cpu")
-
-
-_SAME = 1e-6  # the difference that rounding makes
 
 
 def same_direction(features: Tensor) -> bool:
@@ -32,7 +28,7 @@ def same_direction(features: Tensor) -> bool:
     are infinite or zero.
     """
     unit = F.normalize(features, dim=1)
-    return float((unit - unit[0]).abs().max()) < _SAME
+    return float((unit - unit[0]).abs().max()) < 1e-6  # the difference that rounding makes
 
 
 def knn_predict(
@@ -41,21 +37,13 @@ def knn_predict(
     queries: Tensor,
     num_classes: int,
     config: KnnConfig = _DEFAULT,
-    device: torch.device = _CPU,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """Score classes by the votes of the k nearest neighbours, weighted by exp(cosine / T).
 
-    Args:
-        bank: Features that vote, (n, dimension).
-        bank_labels: Their labels, int64 (n,).
-        queries: Features to classify, (m, dimension).
-        num_classes: Number of classes.
-        config: k, which is reduced to n if it is larger, and the temperature T.
-        device: Where the similarities are computed.
-
-    Returns:
-        Scores, (m, num_classes), on the CPU, up to a factor of each query: the vote of its nearest
-        neighbour is 1.
+    The features of the bank, (n, dimension), vote for the classes of the queries, (m, dimension);
+    k is reduced to n if it is larger. The scores, (m, num_classes), are on the CPU, up to a factor
+    of each query: the vote of its nearest neighbour is 1.
     """
     bank, bank_labels = F.normalize(bank.to(device), dim=1), bank_labels.to(device)
     scores = []
@@ -82,13 +70,6 @@ def knn_accuracy(
     >>> bank, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
     >>> knn_accuracy(bank, labels, torch.tensor([[2.0, 0.1], [2.0, 0.1]]), torch.tensor([0, 1]))
     0.5
-
-    Args:
-        bank: Features that vote, as for `knn_predict`.
-        bank_labels: As for `knn_predict`.
-        queries: As for `knn_predict`.
-        labels: Labels of the queries, int64 (m,).
-        config: As for `knn_predict`.
     """
     num_classes = int(max(bank_labels.max(), labels.max())) + 1
     scores = knn_predict(bank, bank_labels, queries, num_classes, config)
@@ -100,11 +81,6 @@ def run_knn(context: EvaluationContext, config: KnnConfig, console: Console) -> 
 
     The confusion matrix, which replaces an older one, and the nearest neighbours of a few test
     images, one set for each network, are written to `context.out`.
-
-    Args:
-        context: The backbone, the images and the folder.
-        config: Settings of the protocol.
-        console: Where progress is shown.
 
     Raises:
         UserError: Images cannot be read, or their features are not finite.

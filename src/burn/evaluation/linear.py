@@ -42,22 +42,13 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
     Where the learning rate is chosen on held-out images, the scores of the written layer are
     calibrated on them.
 
-    Args:
-        context: The backbone, the images and the folder.
-        config: Settings of the protocol.
-        console: Where progress is shown.
-
     Raises:
         UserError: Training diverged, or images cannot be read.
     """
     evaluated = _probe(context, "linear", config, console)
-    probe, settings = evaluated.probe, evaluated.settings
-    results = context.results(
-        "linear", evaluated.numbers, settings, evaluated.began, right=evaluated.right
-    )
+    probe, results = evaluated.probe, evaluated.results
     context.announce(results)
-    top1 = next(iter(evaluated.numbers))
-    keep_confusion(context, "linear", top1, evaluated.scores, evaluated.labels)
+    keep_confusion(context, "linear", results[0].metric, evaluated.scores, evaluated.labels)
     if isinstance(probe, nn.Linear):  # the mlp probe is not a linear classifier
         classes = context.class_names
         # The classes stay as evaluated; only their probabilities change.
@@ -65,7 +56,7 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
         context.classifiers.append(Classifier(weight, bias, classes, context.fingerprint))
     if context.out and context.classifiers:
         about = {
-            **settings,
+            **evaluated.settings,
             "temperature": evaluated.temperature,
             "train": context.train.name,
             "seed": context.seed,
@@ -80,50 +71,28 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
 def run_transfer(
     context: EvaluationContext, config: TransferConfig, console: Console
 ) -> list[Result]:
-    """Run linear evaluation with the settings of another dataset than that of pretraining.
-
-    Args:
-        context: The backbone and the images.
-        config: Settings of the protocol.
-        console: Where progress is shown.
-
-    Raises:
-        UserError: Training diverged, or images cannot be read.
-    """
-    evaluated = _probe(context, "transfer", config.linear(), console)
-    settings = evaluated.settings | {"settings": config.settings}
-    return context.results(
-        "transfer", evaluated.numbers, settings, evaluated.began, right=evaluated.right
-    )
+    """Run linear evaluation with the settings of another dataset than that of pretraining."""
+    return _probe(context, "transfer", config.linear(), console, settings=config.settings).results
 
 
 @dataclass(frozen=True)
 class _Probed:
-    """A trained probe and its evaluation.
-
-    Attributes:
-        probe: The probe.
-        scores: Scores of the test images, (images, classes).
-        labels: Labels of the test images, int64 (images,).
-        numbers: Top-1 and top-5 in percent, top-1 first.
-        right: The right answers, as in `Result.right`.
-        settings: Settings for the results.
-        temperature: What divides the scores to calibrate them; 1 where no images are held out.
-        began: When the work began, by `time.perf_counter`.
-    """
+    """A trained probe and its evaluation."""
 
     probe: nn.Module
-    scores: Tensor
-    labels: Tensor
-    numbers: dict[str, float]
-    right: str
-    settings: dict[str, Any]
-    temperature: float
-    began: float
+    scores: Tensor  # of the test images, (images, classes)
+    labels: Tensor  # of the test images, int64 (images,)
+    results: list[Result]  # top-1 and top-5, top-1 first
+    settings: dict[str, Any]  # of the results
+    temperature: float  # divides the scores to calibrate them; 1 where no images are held out
 
 
 def _probe(
-    context: EvaluationContext, protocol: str, config: LinearConfig, console: Console
+    context: EvaluationContext,
+    protocol: str,
+    config: LinearConfig,
+    console: Console,
+    **further_settings: Any,
 ) -> _Probed:
     began = time.perf_counter()
     s = context
@@ -174,7 +143,9 @@ def _probe(
     prefix = "" if config.probe == "strict" else "mlp "
     numbers = {f"{prefix}top{k}": 100 * top_k(scores, test.labels, k) for k in (1, 5)}
     right = right_answers(scores, test.labels, test.positions, len(s.test))
-    return _Probed(probe, scores, test.labels, numbers, right, settings, temperature, began)
+    settings |= further_settings
+    results = s.results(protocol, numbers, settings, began, right=right)
+    return _Probed(probe, scores, test.labels, results, settings, temperature)
 
 
 def _held_out(context: EvaluationContext) -> Subset:
@@ -191,7 +162,6 @@ def _held_out(context: EvaluationContext) -> Subset:
 
 
 def _held_out_features(context: EvaluationContext, part: Subset, console: Console) -> Features:
-    """Return plain features of the held-out images."""
     features = plain_features(context, "train", console)
     rows = torch.isin(features.positions, torch.from_numpy(part.indices))
     if not bool(rows.any()):
@@ -200,7 +170,6 @@ def _held_out_features(context: EvaluationContext, part: Subset, console: Consol
 
 
 def _about_rate(protocol: str, chosen: ChosenLinear, count: int) -> str:
-    """Return a line about the chosen learning rate for the user."""
     text = (
         f"{protocol}: learning rate {chosen.lr:g} was the best of {len(chosen.held_out)} on "
         f"{count:,} held-out training images, {chosen.held_out[chosen.lr]:.1f} %"

@@ -32,8 +32,6 @@ def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:
     return layer
 
 
-_CPU = torch.device("cpu")
-
 # Features (batch, dimension), labels, and positions of the images in their source.
 Rows = tuple[Tensor, Tensor, Tensor]
 Batches = Callable[[int], Iterator[Rows]]  # from an epoch to its batches
@@ -46,23 +44,11 @@ def train_linear(
     config: LinearConfig,
     seed: int,
     on_epoch: Callable[[int], None] = lambda _: None,
-    device: torch.device = _CPU,
+    device: torch.device | str = "cpu",
 ) -> nn.Module:
-    """Train a probe with cross-entropy.
+    """Train a probe with cross-entropy, at a learning rate that is not auto.
 
-    A hidden layer is initialized uniformly in ±1/√dimension.
-
-    Args:
-        batches: The training batches.
-        dimension: Number of features of an image.
-        num_classes: Number of classes.
-        config: Settings with a learning rate, not auto.
-        seed: The random seed of the weights.
-        on_epoch: Called after every epoch with its number.
-        device: Where the probe is trained.
-
-    Returns:
-        The probe on the CPU, which maps features (batch, dimension) to scores (batch, classes).
+    A hidden layer is initialized uniformly in ±1/√dimension. The probe is returned on the CPU.
 
     Raises:
         UserError: Training diverged.
@@ -99,12 +85,8 @@ def train_linear(
 class ChosenLinear:
     """A linear layer and the learning rate that it was trained with.
 
-    Attributes:
-        layer: The layer.
-        lr: The learning rate.
-        held_out: Top-1 in percent on the held-out images for each learning rate that was tried.
-        temperature: What the layer's scores are divided by so that their softmax gives calibrated
-            probabilities; see `calibrating_temperature`.
+    `held_out` has the top-1 in percent on the held-out images for each learning rate that was
+    tried; `temperature` is the layer's `calibrating_temperature` on them.
     """
 
     layer: nn.Linear
@@ -120,7 +102,7 @@ def train_linear_at_best_rate(
     config: LinearConfig,
     seed: int,
     on_epoch: Callable[[int], None] = lambda _: None,
-    device: torch.device = _CPU,
+    device: torch.device | str = "cpu",
 ) -> ChosenLinear:
     """Train a linear layer with the learning rate of LINEAR_RATES that is best on held-out images.
 
@@ -128,16 +110,8 @@ def train_linear_at_best_rate(
     held-out images, which is evaluated on these, and one on all images. The features are thus
     computed once, and the layer of the best learning rate equals that of `train_linear`, up to
     rounding. Among learning rates with equal accuracy, the one with the least cross-entropy on the
-    held-out images is chosen.
-
-    Args:
-        batches: The training batches.
-        held_out: Plain features of some of the training images.
-        num_classes: Number of classes.
-        config: Settings; the learning rate is ignored.
-        seed: The random seed of the weights.
-        on_epoch: Called after every epoch with its number.
-        device: Where the layers are trained; the chosen one is returned on the CPU.
+    held-out images is chosen, and returned on the CPU. The learning rate of `config` is ignored;
+    `held_out` are plain features.
 
     Raises:
         UserError: Training diverged.
@@ -160,22 +134,20 @@ def train_linear_at_best_rate(
             if len(kept):
                 evaluated.step(features[kept], labels[kept], factor)
         on_epoch(epoch)
-    scores = evaluated.scores(held_out.values.to(device)).cpu()
-    finite = scores.isfinite().all(dim=(1, 2)).tolist()
-    accuracies = [
-        100 * top_k(rate_scores, held_out.labels, 1) if valid else 0.0
-        for rate_scores, valid in zip(scores, finite, strict=True)
-    ]
-    losses = [
-        float(F.cross_entropy(rate_scores, held_out.labels)) if valid else math.inf
-        for rate_scores, valid in zip(scores, finite, strict=True)
-    ]
-    best = max(range(len(accuracies)), key=lambda i: (accuracies[i], -losses[i]))
+    scores = evaluated.scores(held_out.values.to(device)).transpose(0, 1).cpu()
+    qualities: list[tuple[float, float]] = []  # of each rate: accuracy and negative cross-entropy
+    for rate_scores in scores:
+        quality = 0.0, -math.inf
+        if bool(rate_scores.isfinite().all()):
+            accuracy = 100 * top_k(rate_scores, held_out.labels, 1)
+            quality = accuracy, -float(F.cross_entropy(rate_scores, held_out.labels))
+        qualities.append(quality)
+    best = max(range(len(qualities)), key=qualities.__getitem__)
     complete.copy(best, first)
     first.cpu()
     if not bool(torch.isfinite(first.weight).all()):
         raise UserError(f"linear diverged at lr {LINEAR_RATES[best]:g}: give a lower --lr")
-    tried = {rate: round(value, 4) for rate, value in zip(LINEAR_RATES, accuracies, strict=True)}
+    tried = {r: round(top1, 4) for r, (top1, _) in zip(LINEAR_RATES, qualities, strict=True)}
     temperature = calibrating_temperature(scores[best], held_out.labels)
     return ChosenLinear(first, LINEAR_RATES[best], tried, temperature)
 
@@ -185,14 +157,9 @@ def calibrating_temperature(scores: Tensor, labels: Tensor) -> float:
 
     This is temperature scaling (Guo et al., "On Calibration of Modern Neural Networks", 2017). With
     n images, a label counts as 1 - 1 / (n + 2) of an answer and the other classes share the rest
-    (after Platt, 1999), so that T is not 0 where every label has the highest score.
-
-    Args:
-        scores: Finite scores of images that the scores were not learned from, (images, classes).
-        labels: int64 (images,).
-
-    Returns:
-        The temperature, or 1 if the scores say nothing about the labels.
+    (after Platt, 1999), so that T is not 0 where every label has the highest score. T is 1 if the
+    scores, (images, classes), say nothing about the labels. They must be finite, and of images that
+    they were not learned from.
     """
     scores = scores.double()
     number, classes = scores.shape
@@ -220,8 +187,7 @@ def calibrating_temperature(scores: Tensor, labels: Tensor) -> float:
 class _Layers:
     """Linear layers with several learning rates, trained together by SGD with momentum 0.9.
 
-    Their weights are one matrix, (dimension, rates · classes), so that a step is two matrix
-    products.
+    Their weights are one matrix, (dimension, rates · classes): a step is two matrix products.
     """
 
     def __init__(self, first: nn.Linear, rates: Tensor, weight_decay: float) -> None:
@@ -232,16 +198,11 @@ class _Layers:
         self._speed = torch.zeros_like(self._weight), torch.zeros_like(self._bias)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Return the scores of features (batch, dimension): (rates, batch, classes)."""
-        return self._scores(features).transpose(0, 1)
-
-    def _scores(self, features: Tensor) -> Tensor:
-        """Return the scores as (batch, rates, classes)."""
+        """Return the scores of features (batch, dimension): (batch, rates, classes)."""
         scores = torch.addmm(self._bias, features, self._weight)
         return scores.view(len(features), self._count, -1)
 
     def copy(self, number: int, to: nn.Linear) -> None:
-        """Copy the weights and the bias of one learning rate to a layer."""
         columns = slice(number * to.out_features, (number + 1) * to.out_features)
         with torch.no_grad():
             to.weight.copy_(self._weight[:, columns].T)
@@ -249,7 +210,7 @@ class _Layers:
 
     def step(self, features: Tensor, labels: Tensor, factor: float) -> None:
         """Train each layer for one step on a batch, at `factor` times its learning rate."""
-        scores = self._scores(features)
+        scores = self.scores(features)
         # e^-60 is practically 0 but not a denormal number; those make a step four times as slow.
         error = (scores - scores.amax(dim=2, keepdim=True)).clamp_min_(-60).softmax(dim=2)
         error[torch.arange(len(labels), device=labels.device), :, labels] -= 1
@@ -288,18 +249,9 @@ def augmented_batches(
 ) -> Batches:
     """Return batches of features of augmented views, which the backbone computes in eval mode.
 
-    Epochs must be taken in order.
-
-    Args:
-        backbone: The backbone.
-        source: The images, with labels.
-        size: Side of a view in pixels.
-        batch_size: Images per batch.
-        seed: The random seed of order and views.
-        workers: Number of data-loader workers.
-        unreadable: A set to which the positions of unreadable images are added.
-        bfloat16: Run the backbone under autocast.
-        packed: The same network in burn-engine, which then runs instead of the backbone.
+    Epochs must be taken in order. `size` is the side of a view in pixels; positions of unreadable
+    images are added to `unreadable`. `packed` is the same network in burn-engine, which then runs
+    instead of the backbone.
     """
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
@@ -321,13 +273,9 @@ def augmented_batches(
 
 
 def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int) -> str:
-    """Pack which test images are classified correctly, as in `Result.right`.
+    """Pack which of `number` test images are classified correctly, as in `Result.right`.
 
-    Args:
-        scores: (rows, classes).
-        labels: int64 (rows,).
-        positions: Positions of the rows among the test images, int64 (rows,).
-        number: Number of test images.
+    Scores (rows, classes) and labels (rows,) are those of the images at `positions`, (rows,).
     """
     right = torch.zeros(number, dtype=torch.bool)
     right[positions] = scores.topk(1, dim=1).indices[:, 0] == labels
@@ -335,12 +283,6 @@ def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int
 
 
 def top_k(scores: Tensor, labels: Tensor, k: int) -> float:
-    """Return the share of rows, in [0, 1], whose label is among the k best scores.
-
-    Args:
-        scores: (rows, classes).
-        labels: int64 (rows,).
-        k: Number of scores, reduced to the number of classes if it is larger.
-    """
+    """Return the share of rows, in [0, 1], whose label is among the k best scores, or among all."""
     best = scores.topk(min(k, scores.shape[1]), dim=1).indices
     return float((best == labels[:, None]).any(dim=1).float().mean())

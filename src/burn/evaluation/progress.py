@@ -16,8 +16,6 @@ from burn.runtime.signals import raise_unseen
 
 
 class _Interruptible(Progress):
-    """A progress bar whose every advance raises the exception of a signal that was swallowed."""
-
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
         super().advance(task_id, advance)
         raise_unseen()

@@ -25,7 +25,7 @@ from burn.data.checks import require_outside
 from burn.data.formats.voc import Voc, is_voc, open_voc
 from burn.evaluation.checks import open_labelled
 from burn.evaluation.configs import Request
-from burn.evaluation.entries import PROTOCOLS
+from burn.evaluation.entries import PROTOCOLS, Images
 from burn.runtime.compute import torch_device
 from burn.runtime.ranks import ranks, require_alone
 from burn.runtime.signals import StopsAreErrors, interrupted, signals_raise
@@ -37,26 +37,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Output of an evaluation.
-
-    Attributes:
-        results: One result for each number.
-        notes: Remarks on the data, a line each.
-        classifier: The linear classifier that protocol linear trained, or None.
-    """
+    """Output of an evaluation."""
 
     results: list[Result]
-    notes: list[str]
-    classifier: Classifier | None = None
+    notes: list[str]  # remarks on the data, a line each
+    classifier: Classifier | None = None  # that protocol linear trained
 
 
-def _has_boxes(data: str | Source) -> bool:
-    return is_voc(data) if isinstance(data, str) else isinstance(data, Voc)
-
-
-def _open_either(train: str | Source, test: str | Source) -> tuple[Source, Source]:
-    boxes = _has_boxes(train) or _has_boxes(test)
-    return (_open_boxes if boxes else open_labelled)(train, test)
+def _open(images: Images, train: str | Source, test: str | Source) -> tuple[Source, Source]:
+    if images == "either":
+        have_boxes = (
+            is_voc(data) if isinstance(data, str) else isinstance(data, Voc)
+            for data in (train, test)
+        )
+        images = "boxes" if any(have_boxes) else "labels"
+    return (_open_boxes if images == "boxes" else open_labelled)(train, test)
 
 
 def _open_boxes(train: str | Source, test: str | Source) -> tuple[Source, Source]:
@@ -67,13 +62,6 @@ def _open_boxes(train: str | Source, test: str | Source) -> tuple[Source, Source
         if not isinstance(source, Voc):
             raise UserError(f"{source.name} has no boxes: give images in VOC's layout")
     return opened, test
-
-
-_OPEN: dict[str, Callable[[str | Source, str | Source], tuple[Source, Source]]] = {
-    "labels": open_labelled,
-    "boxes": _open_boxes,
-    "either": _open_either,
-}
 
 
 def evaluate_checkpoint(
@@ -89,18 +77,10 @@ def evaluate_checkpoint(
 ) -> Evaluated:
     """Evaluate a checkpoint by a protocol.
 
-    The results are shown first, then appended to results.jsonl in `request.out`; only then are
-    other files written there. The folder is locked meanwhile.
-
-    Args:
-        protocol: Name of the protocol.
-        request: The checkpoint, the images and the folder.
-        config: Settings, of the protocol's own type.
-        console: Where progress is shown.
-        show: Called with the results and with remarks on the data as soon as they are known.
-        model: A network to use instead of the request's checkpoint.
-        train: Images to use instead of the request's training images.
-        test: Images to use instead of the request's test images.
+    The results are first given to `show`, with remarks on the data, then appended to results.jsonl
+    in `request.out`; only then are other files written there. The folder is locked meanwhile.
+    `config` is of the protocol's own type; `model`, `train` and `test` are used instead of what
+    the request names.
 
     Raises:
         UserError: Settings, checkpoint or images cannot be used, or a file could not be written,
@@ -126,9 +106,8 @@ def evaluate_checkpoint(
         try:
             if model is None:
                 require_network(request.checkpoint)
-            sources = _OPEN[entry.images](
-                request.train if train is None else train, request.test if test is None else test
-            )
+            given = request.train if train is None else train
+            sources = _open(entry.images, given, request.test if test is None else test)
             if out:
                 require_outside(out, *sources)
             from burn.runtime.gpu import gpu_failures_named
@@ -163,7 +142,6 @@ def _smaller(config: Any) -> str:
 
 
 def _check_results(protocol: str, results: Any) -> None:
-    """Raise UserError unless a plugin's protocol has returned finite results."""
     if not isinstance(results, (list, tuple)) or not results:
         got = "none" if isinstance(results, (list, tuple)) else f"a {type(results).__name__}"
         raise UserError(f"protocol {protocol} must return a list of results, got {got}")

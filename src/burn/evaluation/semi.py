@@ -41,13 +41,11 @@ from burn.runtime.signals import interrupted
 from burn.runtime.threads import thread_chooser
 
 _HELD_OUT = 0.2  # share of the labelled images on which the learning rates are chosen
+_DIVERGED = (None, None, None, None)
 _RUN = {
     "lr": (int, float), "head_factor": (int, float), "on": str, "top1": (float, type(None)),
     "top5": (float, type(None)), "seconds": float, "notes": list,
 }  # fmt: skip
-
-
-_DIVERGED = (None, None, None, None)
 
 
 def fine_tune(
@@ -62,22 +60,9 @@ def fine_tune(
     """Train a backbone, in place, and a linear layer on it.
 
     Every step sees random crops and flips. BN is in training mode. The precision does not change,
-    so a binary network stays binary.
-
-    Args:
-        backbone: The backbone.
-        source: The labelled images.
-        context: Views, random seed and number format; notes about unreadable images are added.
-        config: Settings of the protocol.
-        lr: First learning rate of the backbone.
-        head_factor: Factor that gives the linear layer's learning rate.
-        callbacks: What is told of the epochs.
-
-    Returns:
-        The linear layer, or None if the loss or a weight is not finite.
-
-    Raises:
-        UserError: Too few images can be read.
+    so a binary network stays binary. The linear layer's learning rate is `head_factor` times that
+    of the backbone. None is returned if the loss or a weight is not finite; UserError is raised if
+    too few images can be read.
     """
     device = next(backbone.parameters()).device
     head = new_head(backbone.num_features, len(source.classes), context.seed).to(device)
@@ -113,11 +98,6 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     same name with .jsonl, a line for each run, from which an interrupted sweep is resumed. With
     `config.keep`, the same name with .safetensors is the network that was tested, with its
     classifier.
-
-    Args:
-        context: The backbone, the images and the folder.
-        config: Settings of the protocol.
-        console: Where progress is shown.
 
     Raises:
         UserError: There is no `context.out`, a class has too few images, or every run diverged.
@@ -226,8 +206,6 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
 
 
 class _Epochs(Callback):
-    """Advances a bar after every epoch."""
-
     def __init__(self, progress: Progress, bar: TaskID) -> None:
         self._progress, self._bar = progress, bar
 
@@ -241,7 +219,6 @@ def _about(key: str, lr: float, head_factor: float) -> dict[str, Any]:
 
 
 def _is_of(network: Path, about: Mapping[str, Any]) -> bool:
-    """Return whether a file is the network of a run."""
     if not network.is_file():
         return False
     described = read_description(network).meta.get("finetuned")

@@ -15,183 +15,150 @@ from burn.paper.numbers import ablation_figure
 
 @dataclass(frozen=True)
 class Row:
-    """One variant in a group.
-
-    Attributes:
-        label: Description of the variant.
-        variant: Name of the variant.
-        paper: Table and setting of the paper's number, as in paper.csv, or None if it has no
-            number.
-    """
+    """One variant in a group."""
 
     label: str
     variant: str
-    paper: tuple[str, str] | None = None
+    paper: tuple[str, str] | None = None  # table and setting of the paper's number in paper.csv
 
 
 @dataclass(frozen=True)
 class Group:
-    """Variants that answer one question on the recipe's own choices or on the paper's.
+    """Variants that answer one question on the recipe's own choices or on the paper's."""
 
-    Attributes:
-        name: Name in `--groups`.
-        title: Heading of the table.
-        rows: The variants.
-    """
-
-    name: str
+    name: str  # in `--groups`
     title: str
     rows: tuple[Row, ...]
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The names of the variants."""
         return tuple(row.variant for row in self.rows)
 
 
+def _group(name: str, title: str, *rows: Row) -> Group:
+    return Group(name, title, rows)
+
+
 GROUPS: tuple[Group, ...] = (
-    Group(
+    _group(
         "stages",
         "Stages of binarisation",
-        (
-            Row("one", "one-stage"),
-            Row("two, half of the images each", "two-stages"),
-            Row("two, all of the images each", "two-stages-double"),
-        ),
+        Row("one", "one-stage"),
+        Row("two, half of the images each", "two-stages"),
+        Row("two, all of the images each", "two-stages-double"),
     ),
-    Group(
+    _group(
         "classifier",
         "The teacher's classifier",
-        (
-            Row("none: feature similarity alone", "no-classifier"),
-            Row("frozen, random", "frozen"),
-            Row("trained jointly", "joint"),
-        ),
+        Row("none: feature similarity alone", "no-classifier"),
+        Row("frozen, random", "frozen"),
+        Row("trained jointly", "joint"),
     ),
-    Group(
+    _group(
         "projection",
         "From the student's features to the teacher's",
-        (Row("linear", "linear-projection"), Row("two layers", "mlp-projection")),
+        Row("linear", "linear-projection"),
+        Row("two layers", "mlp-projection"),
     ),
-    Group(
+    _group(
         "targets",
         "The teacher's features",
-        (Row("as they are", "plain-targets"), Row("standardised", "standardized-targets")),
+        Row("as they are", "plain-targets"),
+        Row("standardised", "standardized-targets"),
     ),
-    Group(
+    _group(
         "sign",
         "Gradient of the activations' sign",
-        (Row("piecewise polynomial", "poly"), Row("clipped identity", "clip")),
+        Row("piecewise polynomial", "poly"),
+        Row("clipped identity", "clip"),
     ),
-    Group(
+    _group(
         "weights",
         "How binary weights start",
-        (Row("uniform in ±1/√fan-in", "fan-in-weights"), Row("0.001·rand", "small-weights")),
+        Row("uniform in ±1/√fan-in", "fan-in-weights"),
+        Row("0.001·rand", "small-weights"),
     ),
-    Group(
+    _group(
         "features",
         "The student's features",
-        (Row("as they are", "plain-features"), Row("normalized", "normalized-features")),
+        Row("as they are", "plain-features"),
+        Row("normalized", "normalized-features"),
     ),
-    Group(
+    _group(
         "views",
         "What teacher and student see",
-        (Row("the same view", "same-view"), Row("two views, crossed", "crossed-views")),
+        Row("the same view", "same-view"),
+        Row("two views, crossed", "crossed-views"),
     ),
-    Group(
+    _group(
         "teacher",
         "The teacher",
-        (
-            Row("trained without labels", "unlabelled-teacher"),
-            Row("trained with labels", "labelled-teacher"),
-        ),
+        Row("trained without labels", "unlabelled-teacher"),
+        Row("trained with labels", "labelled-teacher"),
     ),
-    Group(
+    _group(
         "components",
         "The paper's method with a frozen classifier: what each component adds",
-        (
-            Row("① random classifier, KL alone", "paper-kl", ("ablation", "components 1")),
-            Row(
-                "①② with feature similarity, λ = 0.7",
-                "paper-kl+fs",
-                ("ablation", "components 1+2"),
-            ),
-            Row(
-                "①②③ with λ(t) from 0.9 to 0.7",
-                "paper-kl+fs+schedule",
-                ("ablation", "components 1+2+3"),
-            ),
-            Row("①②③④ in two stages, half of the images each", "paper-two-stages"),
-            Row(
-                "①②③④ in two stages, all of the images each",
-                "paper-two-stages-double",
-                ("ablation", "components 1+2+3+4"),
-            ),
+        Row("① random classifier, KL alone", "paper-kl", ("ablation", "components 1")),
+        Row("①② with feature similarity, λ = 0.7", "paper-kl+fs", ("ablation", "components 1+2")),
+        Row(
+            "①②③ with λ(t) from 0.9 to 0.7",
+            "paper-kl+fs+schedule",
+            ("ablation", "components 1+2+3"),
+        ),
+        Row("①②③④ in two stages, half of the images each", "paper-two-stages"),
+        Row(
+            "①②③④ in two stages, all of the images each",
+            "paper-two-stages-double",
+            ("ablation", "components 1+2+3+4"),
         ),
     ),
-    Group(
+    _group(
         "joint",
         "The paper's method with a jointly trained classifier, as published",
-        (
-            Row("① random classifier, KL alone", "paper-joint-kl"),
-            Row("①② with feature similarity, λ = 0.7", "paper-joint-kl+fs"),
-            Row("①②③ with λ(t) from 0.9 to 0.7", "paper-joint-kl+fs+schedule"),
-            Row("①②③④ in two stages, half of the images each", "paper-joint-two-stages"),
-            Row("the same with a fresh classifier in stage 2", "paper-joint-fresh"),
-            Row("② feature similarity alone", "paper-fs"),
-        ),
+        Row("① random classifier, KL alone", "paper-joint-kl"),
+        Row("①② with feature similarity, λ = 0.7", "paper-joint-kl+fs"),
+        Row("①②③ with λ(t) from 0.9 to 0.7", "paper-joint-kl+fs+schedule"),
+        Row("①②③④ in two stages, half of the images each", "paper-joint-two-stages"),
+        Row("the same with a fresh classifier in stage 2", "paper-joint-fresh"),
+        Row("② feature similarity alone", "paper-fs"),
     ),
-    Group(
+    _group(
         "similarity",
         "The paper's method in one stage: distance between features",
-        (
-            Row("cosine", "paper-kl+fs+schedule", ("feature_similarity", "cosine")),
-            Row("L1", "paper-l1", ("feature_similarity", "l1")),
-            Row("L2", "paper-l2", ("feature_similarity", "l2")),
-        ),
+        Row("cosine", "paper-kl+fs+schedule", ("feature_similarity", "cosine")),
+        Row("L1", "paper-l1", ("feature_similarity", "l1")),
+        Row("L2", "paper-l2", ("feature_similarity", "l2")),
     ),
-    Group(
+    _group(
         "balance",
         "The paper's method in one stage: shape of λ(t)",
-        (
-            Row("cosine, 0.9 to 0.7", "paper-kl+fs+schedule", ("lambda_schedule", "cosine")),
-            Row("constant, 0.7", "paper-kl+fs", ("lambda_schedule", "constant")),
-            Row("Heaviside", "paper-heaviside", ("lambda_schedule", "heaviside")),
-        ),
+        Row("cosine, 0.9 to 0.7", "paper-kl+fs+schedule", ("lambda_schedule", "cosine")),
+        Row("constant, 0.7", "paper-kl+fs", ("lambda_schedule", "constant")),
+        Row("Heaviside", "paper-heaviside", ("lambda_schedule", "heaviside")),
     ),
-    Group(
+    _group(
         "direction",
         "The paper's method in one stage: direction of the KL divergence",
-        (
-            Row("teacher first, KL(p1 ‖ p2)", "paper-kl+fs+schedule"),
-            Row("student first, KL(p2 ‖ p1)", "paper-student-first"),
-        ),
+        Row("teacher first, KL(p1 ‖ p2)", "paper-kl+fs+schedule"),
+        Row("student first, KL(p2 ‖ p1)", "paper-student-first"),
     ),
 )
 
 
 def find_group(name: str) -> Group | None:
-    """Return the group of that name, or None."""
     return next((group for group in GROUPS if group.name == name), None)
 
 
 @dataclass(frozen=True)
 class AblationRow:
-    """The results of a variant over its seeds.
-
-    Attributes:
-        row: The variant.
-        knn: Top-1 in % of each seed by kNN.
-        linear: Top-1 in % of each seed by linear evaluation.
-        collapsed: Number of runs in which the teacher's classifier, or the features, collapsed.
-        seconds: Mean training time.
-    """
+    """The results of a variant over its seeds; the top-1 of each is in %."""
 
     row: Row
     knn: tuple[float, ...]
     linear: tuple[float, ...]
-    collapsed: int
-    seconds: float
+    collapsed: int  # runs in which the teacher's classifier, or the features, collapsed
+    seconds: float  # mean training time
 
     @property
     def paper(self) -> float | None:
@@ -201,11 +168,7 @@ class AblationRow:
 
 
 def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationRow]]]:
-    """Group the results of an ablation, in the order of `GROUPS`.
-
-    Returns:
-        Each group of which two or more variants were run, with the rows of these.
-    """
+    """Return the groups of which two or more variants were run, with the rows of these."""
     tables = []
     for group in GROUPS:
         rows = [_row(row, of_row) for row in group.rows if (of_row := _of(results, row.variant))]

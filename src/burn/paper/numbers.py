@@ -29,64 +29,39 @@ OF_RECIPE = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of the paper.
+    """One number of the paper, a line of `paper.csv`."""
 
-    Attributes:
-        number: Number of its table.
-        table: Name of its table in `paper.csv`, such as detection or feature_similarity.
-        pretrained_on: imagenet or imagenet100.
-        task: Protocol of the evaluation.
-        dataset: Images of the evaluation.
-        setting: full, a share of the labels (1%), shots (k=16), or a variant (components 1+2).
-        metric: top1, mAP and so on.
-        method: Name of the method.
-        value: The number in percent.
-        std: Standard deviation over samples, if the paper gives one.
-    """
-
-    number: int
-    table: str
-    pretrained_on: str
-    task: str
-    dataset: str
-    setting: str
-    metric: str
+    number: int  # of its table
+    table: str  # name of its table, such as detection or feature_similarity
+    pretrained_on: str  # imagenet or imagenet100
+    task: str  # protocol of the evaluation
+    dataset: str  # images of the evaluation
+    setting: str  # full, a share of the labels (1%), shots (k=16), a variant (components 1+2)
+    metric: str  # top1, mAP and so on
     method: str
-    value: float
-    std: float | None
+    value: float  # in percent
+    std: float | None  # over samples, if the paper gives one
 
 
 @cache
 def figures() -> tuple[Figure, ...]:
     """Return all numbers, in the order of the paper's tables."""
     text = files("burn.paper").joinpath("paper.csv").read_text(encoding="utf-8")
-    return tuple(
-        Figure(
-            number=int(row["number"]),
-            value=float(row["value"]),
-            std=float(row["std"]) if row["std"] else None,
-            **{name: row[name] for name in _WORDS},
-        )
-        for row in csv.DictReader(text.splitlines())
-    )
+    return tuple(map(_figure, csv.DictReader(text.splitlines())))
 
 
-_WORDS = ("table", "pretrained_on", "task", "dataset", "setting", "metric", "method")
+def _figure(row: Mapping[str, Any]) -> Figure:
+    std = float(row["std"]) if row["std"] else None
+    return Figure(**{**row, "number": int(row["number"]), "value": float(row["value"]), "std": std})
+
+
 _MAIN = (1, 2, 3, 4, 8, 9)  # the tables of results; the others are ablations
 
 
 def paper_figure(
     protocol: str, metric: str, settings: Mapping[str, Any], method: str, pretrained_on: str
 ) -> Figure | None:
-    """Return the paper's number for the measurement of a `Result`, or None if it has none.
-
-    Args:
-        protocol: Protocol of the result.
-        metric: Metric of the result.
-        settings: Settings of the result.
-        method: Name of the method in the paper's tables.
-        pretrained_on: imagenet or imagenet100.
-    """
+    """Return the paper's number for the measurement of a `Result`, or None if it has none."""
     wanted = _address(protocol, metric, settings)
     if wanted is None:
         return None

@@ -17,14 +17,8 @@ MOST_CLASSES = 200  # as in CUB; the matrix of a thousand classes would have a m
 def confusion(scores: Tensor, labels: Tensor) -> Tensor:
     """Compute the confusion matrix.
 
-    The diagonal's share of all counts is the top-1 accuracy, also if best scores are equal.
-
-    Args:
-        scores: (images, classes); the best one is the prediction.
-        labels: int64 (images,).
-
-    Returns:
-        Counts, int64 (classes, classes), with a row for each true class.
+    The diagonal's share of all counts is the top-1 accuracy, also if best scores are equal. The
+    counts, int64 (classes, classes), have a row for each true class.
     """
     num_classes = scores.shape[1]
     predicted = scores.topk(1, dim=1).indices[:, 0]  # argmax may choose another of equal scores
@@ -33,22 +27,12 @@ def confusion(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def keep_confusion(
-    context: EvaluationContext,
-    protocol: str,
-    metric: str,
-    scores: Tensor,
-    labels: Tensor,
+    context: EvaluationContext, protocol: str, metric: str, scores: Tensor, labels: Tensor
 ) -> None:
     """Write confusion.json to `context.out`, if there is one, replacing an older one.
 
-    Nothing is written for more than `MOST_CLASSES` classes, and a note is added instead.
-
-    Args:
-        context: The network, the images and the folder.
-        protocol: Name of the protocol.
-        metric: Name of the result that the matrix's diagonal gives.
-        scores: Scores of the test images, (images, classes).
-        labels: Labels of the test images, int64 (images,).
+    Nothing is written for more than `MOST_CLASSES` classes, and a note is added instead. `metric`
+    is the result that the matrix's diagonal gives.
     """
     if context.out is None:
         return

@@ -16,15 +16,8 @@ from burn.core.inputs import read_text, status_of
 class KeptParts:
     """The finished parts in a file that have one key; parts with other keys are not touched.
 
-    An incomplete last line of the file is dropped.
-
-    Args:
-        path: The file, which need not exist; None to store nothing.
-        key: Identifies the settings of the parts.
-        fields: Names and types of the values that every part must have.
-
-    Attributes:
-        parts: The finished parts.
+    An incomplete last line of the file is dropped. The file need not exist; None stores nothing.
+    `fields` are the values that every part must have, with their types.
 
     Raises:
         UserError: The file is damaged or was changed.
@@ -56,7 +49,6 @@ class KeptParts:
             write_text(path, whole)
 
     def find(self, **wanted: Any) -> dict[str, Any] | None:
-        """Return the part with the given values, or None if it is not finished."""
         return next((part for part in self.parts if wanted.items() <= part.items()), None)
 
     def add(self, part: dict[str, Any]) -> dict[str, Any]:
@@ -73,5 +65,4 @@ class KeptParts:
 
 
 def _checksum(line: Mapping[str, Any]) -> str:
-    """Return the checksum of a line's JSON, which is the same after reading the line."""
     return hashlib.sha256(json.dumps(line).encode()).hexdigest()[:16]

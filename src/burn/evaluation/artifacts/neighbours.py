@@ -46,11 +46,6 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
 
     They replace only files of the same network on the same images. Images that can no longer be
     read are skipped; if no test image can be read, nothing is written and a note is added.
-
-    Args:
-        context: The network, the images and the folder.
-        bank: Plain features of the training images, with labels.
-        queries: Plain features of the test images, with labels.
     """
     if context.out is None:
         return
@@ -118,7 +113,6 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
 
 
 def _files(context: EvaluationContext) -> tuple[Path, Path]:
-    """Return the paths of JSON and picture, from the network's name and a hash of the context."""
     assert context.out is not None
     about = json.dumps(sorted(context.about_in(context.out).items()))
     digest = hashlib.sha256(about.encode(errors="surrogateescape")).hexdigest()[:6]
@@ -129,17 +123,10 @@ def _files(context: EvaluationContext) -> tuple[Path, Path]:
 
 
 def spread(features: Features, num_images: int) -> list[int]:
-    """Order images so that the first ones are a balanced sample of the classes.
+    """Order the positions of images so that the first ones are a balanced sample of the classes.
 
-    The classes take turns, in random order, and so do the images of each class.
-
-    Args:
-        features: Features of the images, with labels.
-        num_images: Number of images of the source, including those without features, so that a
-            missing image does not change the order of the others.
-
-    Returns:
-        The positions of all images with features.
+    The classes take turns, in random order, and so do the images of each class. `num_images` counts
+    those without features too, so that a missing image does not change the order of the others.
     """
     assert features.labels is not None
     random = np.random.default_rng(_SEED)
@@ -156,15 +143,9 @@ def spread(features: Features, num_images: int) -> list[int]:
 
 
 def nearest_rows(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Find the k nearest neighbours of features by cosine.
+    """Return cosines and rows in the bank of the k features nearest to each query, or of all.
 
-    Args:
-        bank: Features to search, (n, dimension).
-        queries: A few features, (m, dimension).
-        k: Number of neighbours, reduced to n if it is larger.
-
-    Returns:
-        Cosines and rows of the neighbours in the bank, each (m, k), the nearest first.
+    Both are (queries, k), the nearest first.
     """
     queries = F.normalize(queries, dim=1)
     parts = [queries @ F.normalize(part, dim=1).T for part in bank.split(_BANK_ROWS)]
@@ -173,15 +154,7 @@ def nearest_rows(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]
 
 
 def tiles(source: Source, positions: Iterable[int]) -> dict[int, Tile]:
-    """Return the centre squares of all images that can be read, uint8 (SIDE, SIDE, 3).
-
-    Args:
-        source: The images.
-        positions: Positions of the images.
-
-    Returns:
-        The squares by position.
-    """
+    """Return the centre squares of the images that can be read, by position: (SIDE, SIDE, 3)."""
     images = readable_images(source, sorted(set(positions)))
     return {position: _tile(image) for position, image in images}
 
@@ -216,18 +189,16 @@ def draw(
     """Draw a row for each test image and its neighbours, the nearest first.
 
     The tile of row r and column c begins at pixel LEFT + c · STEP[0], TOP + r · STEP[1]. The class
-    is written below it, with ≠ and in colour if it is not the test image's, and the cosine. The
-    test image, in column 0, has a frame.
-
-    Args:
-        rows: The rows as in the JSON file; a neighbour without `cosine` is drawn without it.
-        asked: Tiles of the test images by position.
-        shown: Tiles of the training images by position.
+    is written below it, with ≠ and in colour if it is not the test image's, and the cosine, if the
+    neighbour has one. The test image, in column 0, has a frame.
     """
+    from matplotlib import get_data_path
+
     size = (LEFT + (1 + NEAREST) * STEP[0], TOP + len(rows) * STEP[1])
     picture = Image.new("RGB", size, _PAPER)
     pen = ImageDraw.Draw(picture)
-    font = ImageFont.truetype(BytesIO(_font()), _FONT_SIZE)
+    font_file = Path(get_data_path()) / "fonts/ttf/DejaVuSans.ttf"  # covers most alphabets
+    font = ImageFont.truetype(BytesIO(font_file.read_bytes()), _FONT_SIZE)
     pen.text((LEFT, 4), "test image", _INK, font)
     pen.text((LEFT + STEP[0], 4), "training images with the most similar features", _INK, font)
     for number, row in enumerate(rows):
@@ -236,13 +207,8 @@ def draw(
         for column, (pixels, label, cosine) in enumerate(line):
             left, top = LEFT + column * STEP[0], TOP + number * STEP[1]
             if column == 0:
-                edges = (
-                    left - _FRAME,
-                    top - _FRAME,
-                    left + SIDE + _FRAME - 1,
-                    top + SIDE + _FRAME - 1,
-                )
-                pen.rectangle(edges, fill=_INK)
+                end = left + SIDE + _FRAME - 1, top + SIDE + _FRAME - 1
+                pen.rectangle((left - _FRAME, top - _FRAME, *end), fill=_INK)
             picture.paste(Image.fromarray(pixels), (left, top))
             same = label == row["label"]
             number_text = "" if cosine is None else f" {cosine:.2f}"
@@ -252,15 +218,7 @@ def draw(
     return picture
 
 
-def _font() -> bytes:
-    """Return DejaVu Sans, which matplotlib contains and which covers most alphabets."""
-    from matplotlib import get_data_path
-
-    return (Path(get_data_path()) / "fonts/ttf/DejaVuSans.ttf").read_bytes()
-
-
 def _fitted(name: str, number: str, font: ImageFont.FreeTypeFont, width: int) -> str:
-    """Return a name and a number, with the name shortened to fit a width in pixels."""
     if font.getlength(name + number) <= width:
         return name + number
     while name and font.getlength(f"{name}…{number}") > width:

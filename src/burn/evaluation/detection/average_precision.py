@@ -23,27 +23,19 @@ THRESHOLDS: tuple[float, ...] = tuple(hundredths / 100 for hundredths in range(5
 class Detections:
     """Detections in one image.
 
-    Attributes:
-        boxes: float (detections, 4): left, top, right, bottom in pixels, counted from 0, right and
-            bottom exclusive.
-        scores: float (detections,), higher for more confident ones; not NaN.
-        labels: int64 (detections,), positions in the classes.
+    Boxes are left, top, right, bottom in pixels, counted from 0, right and bottom exclusive.
     """
 
-    boxes: np.ndarray
-    scores: np.ndarray
-    labels: np.ndarray
+    boxes: np.ndarray  # float (detections, 4)
+    scores: np.ndarray  # float (detections,), higher for more confident ones; not NaN
+    labels: np.ndarray  # int64 (detections,), positions in the classes
 
 
 @dataclass(frozen=True)
 class DetectionScores:
-    """Average precisions in [0, 1]; nan for a class without an object to find.
+    """Average precisions in [0, 1]; nan for a class without an object to find."""
 
-    Attributes:
-        ap: float64 (classes, thresholds), for the overlaps in `THRESHOLDS`.
-    """
-
-    ap: np.ndarray
+    ap: np.ndarray  # float64 (classes, thresholds), for the overlaps in `THRESHOLDS`
 
     @property
     def per_class(self) -> np.ndarray:
@@ -83,11 +75,6 @@ def detection_scores(
     object is difficult, right if it is the first match of the object, and wrong if it is a later
     one; below the threshold it is wrong. AP is the mean over the recalls 0, 0.1 … 1 of the best
     precision at that recall or a higher one.
-
-    Args:
-        detections: The detections in each image.
-        truth: The objects in each image.
-        num_classes: Number of classes.
     """
     assert len(detections) == len(truth)
     overlaps, matches = _best_matches(detections, truth)
@@ -130,25 +117,20 @@ def _best_matches(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the object of its class and image that each detection overlaps most.
 
-    Returns:
-        The overlaps, float64 in [0, 1], and the objects' positions over all images; 0 and any
-        position if there is no such object.
+    Its position counts over all images. Without such an object the overlap is 0.
     """
-    overlaps = [np.zeros(0)]
-    matches = [np.zeros(0, dtype=np.int64)]
-    before = 0
+    overlaps, matches, before = list[np.ndarray](), list[np.ndarray](), 0
     for detected, annotation in zip(detections, truth, strict=True):
+        best, most = np.zeros(len(detected.labels), dtype=np.int64), np.zeros(len(detected.labels))
         if len(annotation.labels):
             overlap = _overlap(detected.boxes, annotation.boxes)
             overlap[detected.labels[:, None] != annotation.labels] = 0
             best = overlap.argmax(axis=1)
-            overlaps.append(overlap[np.arange(len(best)), best])
-            matches.append(best + before)
-        else:
-            overlaps.append(np.zeros(len(detected.labels)))
-            matches.append(np.zeros(len(detected.labels), dtype=np.int64))
+            most = overlap[np.arange(len(best)), best]
+        overlaps.append(most)
+        matches.append(best + before)
         before += len(annotation.labels)
-    return np.concatenate(overlaps), np.concatenate(matches)
+    return _joined(overlaps, np.float64), _joined(matches, np.int64)
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:

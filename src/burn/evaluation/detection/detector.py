@@ -23,7 +23,7 @@ from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import roi_align
 
-from burn.backbones.base import Backbone
+from burn.backbones.base import Backbone, modes_kept
 from burn.evaluation.configs import DetectorConfig
 
 _RATIOS = (0.5, 1.0, 2.0)
@@ -31,31 +31,20 @@ _RATIOS = (0.5, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class Images:
-    """Images of several sizes in one tensor, padded at the right and below with the mean colour.
+    """Images of several sizes in one tensor, padded at the right and below with the mean colour."""
 
-    Attributes:
-        pixels: uint8 (batch, 3, height, width).
-        sizes: (height, width) of each image without padding.
-    """
+    pixels: Tensor  # uint8 (batch, 3, height, width)
+    sizes: list[tuple[int, int]]  # (height, width) of each image without padding
 
-    pixels: Tensor
-    sizes: list[tuple[int, int]]
-
-    def pin_memory(self) -> Images:
-        """Return the images in page-locked memory; data loaders call this."""
+    def pin_memory(self) -> Images:  # data loaders call this
         return Images(self.pixels.pin_memory(), self.sizes)
 
 
 class Detector(nn.Module):
     """A detector that returns losses in training mode and detections in eval mode.
 
-    Boxes are in pixels of the (resized) images: left, top, right, bottom.
-
-    Args:
-        backbone: The backbone, which is fine-tuned.
-        num_classes: Number of classes without the background.
-        config: Sizes of the detector.
-        bfloat16: Run trunk and last stage under autocast; boxes stay float32.
+    Boxes are in pixels of the (resized) images: left, top, right, bottom. They stay float32 if
+    trunk and last stage run under autocast. The classes do not count the background.
     """
 
     def __init__(
@@ -63,12 +52,10 @@ class Detector(nn.Module):
     ) -> None:
         super().__init__()
         self.backbone, self._bfloat16 = backbone, bfloat16
-        with torch.no_grad():
+        with torch.no_grad(), modes_kept(backbone):
             device = next(backbone.parameters()).device
             probe = torch.zeros(1, 3, 64, 64, dtype=torch.uint8, device=device)
-            trained = backbone.training
             shape = backbone.eval().trunk(probe).shape
-            backbone.train(trained)
         stride, channels = 64 // shape[-1], shape[1]
         num_anchors = len(config.anchors) * len(_RATIOS)
         self.proposals = _Proposals(
@@ -99,16 +86,10 @@ class Detector(nn.Module):
     def forward(
         self, images: Images, targets: list[dict[str, Tensor]] | None = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Compute the losses or the detections of a batch.
+        """Return detections (`boxes`, `labels`, `scores`) in eval mode, losses in training mode.
 
-        Args:
-            images: The images.
-            targets: For each image `boxes`, (objects, 4), and `labels`, int64 (objects,), counted
-                from 1; needed in training mode.
-
-        Returns:
-            Detections, which have `boxes`, `labels` and `scores`, in eval mode; and losses by name
-            in training mode.
+        The latter needs for each image `boxes`, (objects, 4), and `labels`, int64 (objects,),
+        counted from 1.
         """
         with torch.autocast(images.pixels.device.type, torch.bfloat16, enabled=self._bfloat16):
             features = {"0": self.backbone.trunk(images.pixels)}
@@ -170,16 +151,10 @@ class _Regions(RoIHeads):
 def region_losses(
     scores: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute the cross-entropy of the classes and the absolute differences of the boxes.
+    """Return the cross-entropy of the classes and the absolute differences of the boxes.
 
-    Args:
-        scores: (regions, classes + 1).
-        boxes: (regions, 4 · (classes + 1)), a box for each class.
-        labels: int64 (regions,), 0 for background, whose boxes do not count.
-        targets: The true boxes, (regions, 4).
-
-    Returns:
-        Both losses, as means over all regions.
+    Both are means over all regions. Scores are (regions, classes + 1), boxes (regions,
+    4 · (classes + 1)), and labels 0 for background, whose boxes do not count.
     """
     positive = torch.where(labels > 0)[0]
     predicted = boxes.reshape(len(boxes), -1, 4)[positive, labels[positive]]

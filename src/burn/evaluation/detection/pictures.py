@@ -23,10 +23,8 @@ def draw_detections(
 ) -> None:
     """Write a PNG with a panel for each image: true boxes dashed in white, predicted in colour.
 
-    Args:
-        path: The file.
-        shown: For each image: pixels, uint8 (height, width, 3), its objects, the detections, and
-            the names of the classes.
+    `shown` has each image's pixels, uint8 (height, width, 3), its objects, the detections, and the
+    names of the classes.
     """
     import matplotlib
 
@@ -75,9 +73,7 @@ def draw_detections(
         for label, name in sorted(seen.items())
     ]
     legend = figure.legend(
-        title=f"found with a score of at least {_SHOWN_FROM}"
-        if seen
-        else f"nothing found with a score of at least {_SHOWN_FROM}",
+        title=f"{'found' if seen else 'nothing found'} with a score of at least {_SHOWN_FROM}",
         handles=handles,
         loc="outside lower center",
         ncols=len(handles),

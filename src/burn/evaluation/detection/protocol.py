@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,11 +34,7 @@ from burn.data.loader import EpochLoader, EpochSampler
 from burn.data.workers import QuietLoader, start_worker
 from burn.evaluation.configs import DetectionConfig
 from burn.evaluation.context import EvaluationContext
-from burn.evaluation.detection.average_precision import (
-    Detections,
-    DetectionScores,
-    detection_scores,
-)
+from burn.evaluation.detection.average_precision import Detections, detection_scores
 from burn.evaluation.detection.detector import Detector, Images
 from burn.evaluation.detection.pictures import draw_detections
 from burn.evaluation.progress import progress_bar
@@ -72,11 +68,6 @@ def run_detection(
     It writes to `context.out`: detector.safetensors, the fine-tuned network, which is not trained
     again if the file exists; detections.json and detections.png; and, until training is done,
     detection-resume.ckpt.
-
-    Args:
-        context: The backbone, the images and the folder.
-        config: Settings of the protocol.
-        console: Where progress is shown.
 
     Raises:
         UserError: There is no `context.out`, it holds the detector of another training, every test
@@ -132,30 +123,25 @@ def _tested(
     console: Console,
 ) -> list[Result]:
     detections = detect(detector, test, context, config, console)
-    readable = [detected is not None for detected in detections]
-    context.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
-    kept = [detected for detected in detections if detected is not None]
-    truth = [real for real, good in zip(test.annotations, readable, strict=True) if good]
-    if not kept:
+    found = {index: each for index, each in enumerate(detections) if each is not None}
+    context.note_unreadable(test, set(range(len(test))) - set(found))
+    if not found:
         raise UserError(f"{test.name}: none of its images can be read")
-    scores = detection_scores(kept, truth, len(test.classes))
-    numbers = _numbers(scores, test.classes)
-    results = context.results("detection", numbers, asdict(config), began)
+    truth = [test.annotations[index] for index in found]
+    scores = detection_scores(list(found.values()), truth, len(test.classes))
+    numbers = {"AP": scores.AP, "AP50": scores.AP50, "AP75": scores.AP75}
+    numbers |= {f"AP {name}": ap for name, ap in zip(test.classes, scores.per_class, strict=True)}
+    percent = {name: 100 * value for name, value in numbers.items() if not np.isnan(value)}
+    results = context.results("detection", percent, asdict(config), began)
     context.announce(results)
-    plain = _plain(test, detections)
+    plain = _plain(test, found)
     context.keep(lambda: write_text(out / "detections.json", json.dumps(plain)))
 
     def draw(path: Path) -> None:
-        draw_detections(path, _shown(test, detections))
+        draw_detections(path, _shown(test, found))
 
     context.keep(lambda: write_beside(out / "detections.png", draw))
     return results
-
-
-def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, float]:
-    numbers = {"AP": scores.AP, "AP50": scores.AP50, "AP75": scores.AP75}
-    numbers |= {f"AP {name}": ap for name, ap in zip(classes, scores.per_class, strict=True)}
-    return {name: 100 * value for name, value in numbers.items() if not np.isnan(value)}
 
 
 def _trained(
@@ -216,10 +202,8 @@ def _train(
 ) -> float:
     """Train to the last iteration, from the resume file if there is one, and compute precise BN.
 
-    Ctrl-C and SIGTERM, to any of the processes, stop all of them between two iterations.
-
-    Returns:
-        The seconds that earlier calls spent.
+    Ctrl-C and SIGTERM, to any of the processes, stop all of them between two iterations. Returns
+    the seconds that earlier calls spent.
     """
     learner, loader = _Detection(detector), _batches(train, context, config, processes)
     loop = Loop(
@@ -277,8 +261,6 @@ class _Batch(NamedTuple):
     unreadable: list[int]
 
     def to(self, device: torch.device) -> _Batch:
-        """Return the batch on a device."""
-
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device, non_blocking=True)
 
@@ -287,19 +269,10 @@ class _Batch(NamedTuple):
 
 
 class _Detection(Learner):
-    """A detector that learns.
-
-    Args:
-        detector: The detector.
-
-    Attributes:
-        loss: The loss of the last batch.
-    """
-
     def __init__(self, detector: Detector) -> None:
         super().__init__()
         self.detector = detector
-        self.loss = torch.zeros(())
+        self.loss = torch.zeros(())  # of the last batch
 
     def forward(self, batch: _Batch, progress: float) -> Tensor:
         _, losses = self.detector(batch.images, batch.targets)
@@ -309,19 +282,7 @@ class _Detection(Learner):
 
 
 class _Course(Callback):
-    """Seeds every iteration, ends a training that diverges, and shows how far it is.
-
-    Args:
-        train: The images.
-        seed: The random seed.
-        progress: Where the bar is.
-        bar: The bar.
-        console: Where a line is printed at regular times.
-
-    Attributes:
-        unreadable: Positions of the images that could not be read so far.
-        earlier: Seconds that earlier calls spent.
-    """
+    """Seeds every iteration, ends a training that diverges, and shows how far it is."""
 
     def __init__(
         self, train: Voc, seed: int, progress: Progress, bar: TaskID, console: Console
@@ -329,8 +290,8 @@ class _Course(Callback):
         self._train, self._seed, self._console = train, seed, console
         self._progress, self._bar = progress, bar
         self._began = self._printed = time.perf_counter()
-        self.unreadable: set[int] = set()
-        self.earlier = 0.0
+        self.unreadable: set[int] = set()  # positions of images
+        self.earlier = 0.0  # seconds that earlier calls spent
 
     def on_batch_start(self, loop: Loop[_Detection], batch: _Batch) -> None:
         self.unreadable.update(batch.unreadable)
@@ -367,12 +328,8 @@ def precise_batch_norm(
 ) -> None:
     """Replace BN's running statistics by the mean over some batches, with fixed weights.
 
-    Running averages lag behind the weights during training (Wu & Johnson, 2021).
-
-    Args:
-        module: A network with BN; it is left in training mode.
-        batches: Arguments of the network for each batch.
-        advance: Called after every batch.
+    Running averages lag behind the weights during training (Wu & Johnson, 2021). `batches` are
+    arguments of the network, which is left in training mode.
     """
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
@@ -395,17 +352,9 @@ def detect(
     config: DetectionConfig,
     console: Console,
 ) -> list[Detections | None]:
-    """Detect objects in all images.
+    """Return the detections in each image, in its own pixels, or None if it cannot be read.
 
-    Args:
-        detector: The trained detector; it is left in eval mode.
-        source: The images.
-        context: Device and data-loader workers.
-        config: Settings of the protocol.
-        console: Where progress is shown.
-
-    Returns:
-        The detections in each image, in its own pixels, or None if it cannot be read.
+    The detector is left in eval mode.
     """
     detector.eval()
     dataset = _Resized(source, config, context.seed)
@@ -468,17 +417,9 @@ class _Resized(Dataset[Any]):
 def resize_and_flip(
     image: Tensor, annotation: Annotation, side: int, max_side: int, *, flip: bool
 ) -> tuple[Tensor, Tensor]:
-    """Resize an image and its boxes, and flip them horizontally if asked to.
+    """Resize an image, uint8 (3, height, width), and its boxes, and flip them horizontally.
 
-    Args:
-        image: uint8 (3, height, width).
-        annotation: Its objects.
-        side: New short side in pixels; smaller if the long side would exceed `max_side`.
-        max_side: Greatest long side in pixels.
-        flip: Flip the image.
-
-    Returns:
-        The image, uint8 (3, height, width), and its boxes, float32 (objects, 4).
+    The short side becomes `side` pixels, or less if the long side would exceed `max_side`.
     """
     height, width = image.shape[1:]
     scale = min(side / min(height, width), max_side / max(height, width))
@@ -507,7 +448,6 @@ class _Shares(EpochSampler):
 def _batches(
     train: Voc, context: EvaluationContext, config: DetectionConfig, processes: Processes
 ) -> EpochLoader:
-    """Return the loader of this process's share of every batch."""
     padding = _padding(context)
 
     def collate(items: list[Any]) -> _Batch:
@@ -562,7 +502,7 @@ def _key(context: EvaluationContext, config: DetectionConfig) -> str:
     return hashlib.sha256(repr((*parts, context.bfloat16)).encode()).hexdigest()[:16]
 
 
-def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any]]:
+def _plain(test: Voc, found: Mapping[int, Detections]) -> list[dict[str, Any]]:
     return [
         {
             "image": test.describe(index),
@@ -570,16 +510,14 @@ def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any
             "scores": detected.scores.round(4).tolist(),
             "labels": [test.classes[label] for label in detected.labels],
         }
-        for index, detected in enumerate(detections)
-        if detected is not None
+        for index, detected in found.items()
     ]
 
 
 def _shown(
-    test: Voc, detections: list[Detections | None]
+    test: Voc, found: Mapping[int, Detections]
 ) -> list[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]:
-    readable = [(i, detected) for i, detected in enumerate(detections) if detected is not None]
     return [
         (test.read(i).permute(1, 2, 0).numpy(), test.annotations[i], detected, test.classes)
-        for i, detected in readable[:_PICTURES]
+        for i, detected in itertools.islice(found.items(), _PICTURES)
     ]
