@@ -180,9 +180,7 @@ class Loop(Generic[LearnerT]):
     def run(self) -> None:
         """Train to the last step, or until a callback sets `should_stop`.
 
-        Raises:
-            ValueError: The loader yields nothing in an epoch.
-            BaseException: Whatever a pass or a callback raises, after the callbacks were told.
+        What a pass or a callback raises is raised again once the callbacks were told.
         """
         with torch.enable_grad(), warnings.catch_warnings():
             # DistributedDataParallel warns of 1×1 kernels in channels-last layout, but copies none.
@@ -212,11 +210,7 @@ class Loop(Generic[LearnerT]):
         self._tell("on_epoch_end")
 
     def advance(self, batch: Any) -> None:
-        """Train on one micro-batch, and do the optimizer step that it completes.
-
-        Args:
-            batch: This process's micro-batch, with a method `to(device)`.
-        """
+        """Train on one micro-batch of this process, and do the optimizer step that it completes."""
         batch = batch.to(self.device)
         self._tell("on_batch_start", batch)
         position = self.batches % len(self._loader)

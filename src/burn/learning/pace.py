@@ -30,12 +30,7 @@ class Pace:
         self._settled = False
 
     def batch(self, images: int, now: float | None = None) -> None:
-        """Record the end of a batch.
-
-        Args:
-            images: Number of images of the batch.
-            now: Time in seconds on any clock; None for the monotonic clock.
-        """
+        """Record the end of a batch; `now` is in seconds on any clock, None for monotonic."""
         now = time.monotonic() if now is None else now
         last, self._last = self._last, now
         if last is None:

@@ -23,16 +23,10 @@ _HELD = ("state_dict", "optimizer_states", "global_step", "batches")
 
 
 def first_difference(old: Any, new: Any, name: str = "") -> str | None:
-    """Find the first difference between two descriptions of plain JSON values.
+    """Return the first difference of two descriptions as `NAME was OLD, is NEW`, or None.
 
-    Args:
-        old: The old description. A key that it lacks is no difference, since earlier versions may
-            not have written it.
-        new: The new description.
-        name: Name of the descriptions in the result; "" for none.
-
-    Returns:
-        The difference as `NAME was OLD, is NEW`, or None.
+    They are plain JSON values. A key that the old one lacks is no difference, since earlier
+    versions may not have written it.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
@@ -56,11 +50,6 @@ class ResumeFiles:
         as_now: Brings the content of a file that an earlier version wrote into today's form; it may
             raise KeyError.
         name: Beginning of the files' names.
-
-    Attributes:
-        newest: The newest file.
-        previous: The one before it.
-        damaged: The name that a damaged newest file is given.
     """
 
     def __init__(
@@ -75,26 +64,17 @@ class ResumeFiles:
         self.owner, self._difference, self._as_now = owner, difference, as_now
         self.settings = json.dumps(settings or {})
         self.newest = folder / f"{name}.ckpt"
-        self.previous = folder / f"{name}.previous.ckpt"
-        self.damaged = folder / f"{name}.damaged.ckpt"
+        self.previous = folder / f"{name}.previous.ckpt"  # the one before it
+        self.damaged = folder / f"{name}.damaged.ckpt"  # what a damaged newest file becomes
 
     def add(self, content: bytes) -> None:
-        """Write a new newest file; the last one becomes the previous one.
-
-        Raises:
-            OSError: It cannot be written. The last good file is kept.
-        """
-
+        """Write a new newest file; the last becomes the previous one. An OSError loses neither."""
         write_beside(self.newest, lambda to: to.write_bytes(content), keep=self.previous)
 
     def resume(self, loop: Loop[Any], console: Console) -> bool:
         """Bring a loop into the state of the newest file that is not damaged, if there are files.
 
         A damaged newest file is renamed, with a message. Every process must call this.
-
-        Args:
-            loop: The loop, with its callbacks.
-            console: Where the message is printed.
 
         Returns:
             Whether there are files.
@@ -146,17 +126,12 @@ class ResumeFiles:
         return None
 
     def finish(self, *, keep: bool) -> None:
-        """Delete what a finished training does not need.
-
-        Args:
-            keep: Whether to keep the newest file, from which a longer run goes on.
-        """
+        """Delete what a finished training does not need; `keep` the newest for a longer run."""
         for file in (self.previous, self.damaged, *(() if keep else (self.newest,))):
             if not file.is_dir():
                 file.unlink(missing_ok=True)
 
     def _problem(self, file: Path, shapes: Mapping[str, torch.Size]) -> str | None:
-        """Return what is wrong with a file, or None."""
         if not file.is_file():
             return _NO_FILE
         require_regular(file)  # a file without read permission is not damaged

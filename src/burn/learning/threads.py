@@ -13,11 +13,7 @@ from burn.runtime.threads import ThreadChooser
 
 
 class Threads(Callback):
-    """Sets the number of threads that a chooser chooses, which a resumed run goes on with.
-
-    Args:
-        chooser: Chooses by the time, and the processor time, from batch to batch.
-    """
+    """Sets the number of threads that a chooser chooses, which a resumed run goes on with."""
 
     def __init__(self, chooser: ThreadChooser) -> None:
         self.chooser = chooser

@@ -25,22 +25,12 @@ _MARK = "BURN_LAUNCHED"
 
 
 def launch(arguments: Sequence[str], devices: int, num_nodes: int) -> int:
-    """Run `burn ARGUMENTS` in `devices` processes.
+    """Run `burn ARGUMENTS` in `devices` processes on this machine, and return the exit status.
 
-    With several machines it must be started on each, with NODE_RANK (0, 1, …), MASTER_ADDR and
-    MASTER_PORT (29500 if unset) in the environment. Signals are forwarded to all processes. If one
-    fails or is killed, the others are ended too.
-
-    Args:
-        arguments: Arguments of the command.
-        devices: Number of processes on this machine.
-        num_nodes: Number of machines.
-
-    Returns:
-        The exit status: that of the process that failed, 128 + signal if a signal killed it.
-
-    Raises:
-        UserError: The environment lacks a variable.
+    It is that of the process that failed, 128 + signal if a signal killed it. With several machines
+    the command must be started on each, with NODE_RANK (0, 1, …), MASTER_ADDR and MASTER_PORT
+    (29500 if unset) in the environment; UserError names a lacking one. Signals are forwarded to all
+    processes. If one fails or is killed, the others are ended too.
     """
     shared = _environment(devices, num_nodes)
     node = int(shared["NODE_RANK"])
