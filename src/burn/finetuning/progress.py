@@ -17,12 +17,7 @@ _FIRST, _LATER = 10, 0.1  # seconds to the first line; share of the time so far 
 
 
 class TuningProgress(Callback):
-    """The progress of several trainings, one after the other, within a `with` statement.
-
-    Args:
-        console: Where it is shown.
-        total: Number of steps of all trainings.
-    """
+    """The progress of several trainings, one after the other, within a `with` statement."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._console, self._total, self._done = console, total, 0
@@ -52,7 +47,6 @@ class TuningProgress(Callback):
             self._bar.stop()
 
     def begin(self, title: str) -> None:
-        """Say which training follows."""
         self._title = title
 
     def skip(self, steps: int) -> None:

@@ -38,12 +38,7 @@ _SHUFFLED = "each step permutes its images in an order that is drawn on the CPU"
 
 
 def why_not_recorded(name: str, config: Any) -> str | None:
-    """Return why no step of a method can be recorded, or None where steps can be.
-
-    Args:
-        name: Name of the method.
-        config: Its settings.
-    """
+    """Return why no step of a method with these settings can be recorded, or None if some can."""
     if name in ("mocov2", "infomin") or (name == "s2bnn" and config.contrastive):
         return _SHUFFLED
     return None if name in _NUMBERS else "it is not known what a step of it depends on"
@@ -103,12 +98,8 @@ class CudaRecorder:
 class StepGraph:
     """Forward and backward pass of a method, recorded when it has run a few times.
 
-    Args:
-        method: The method, in training mode.
-        name: Its name.
-        num_images: Images of a whole batch. Steps with fewer, where some could not be read, are
-            not recorded.
-        recorder: Records the kernels.
+    The method is in training mode. `num_images` are those of a whole batch: steps with fewer, where
+    some could not be read, are not recorded.
     """
 
     def __init__(self, method: Method, name: str, num_images: int, recorder: Recorder) -> None:
@@ -126,10 +117,6 @@ class StepGraph:
 
     def step(self, batch: Batch, progress: float) -> StepOutput | None:
         """Compute the loss of a batch and all gradients, which `give_gradients` hands out.
-
-        Args:
-            batch: The batch, on the GPU.
-            progress: As in `Method.forward`.
 
         Returns:
             The method's output, detached, whose tensors are the caller's; or None if the step is
@@ -233,7 +220,6 @@ def _failures_named(method: str) -> Any:
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    """Return the tensors of a batch that are on its device."""
     labels = () if batch.labels is None else (batch.labels,)
     return [*batch.views, *batch.teacher_views, *labels]
 

@@ -41,13 +41,6 @@ class Profile(Callback):
     On a GPU it synchronizes with the device at every measurement, which takes some time itself. It
     must be the first callback and `last` the last one, so that the work of the other callbacks
     after a step counts as "monitoring and the rest". The time between epochs is left out.
-
-    Args:
-        path: The JSON file to write.
-        console: Where the table is printed.
-
-    Attributes:
-        last: The callback to put behind all others.
     """
 
     def __init__(self, path: Path, console: Console) -> None:
@@ -149,7 +142,6 @@ class Profile(Callback):
             self._console.print(f"{self._path} cannot be written: {error.strerror or error}")
 
     def _peak_memory(self) -> int:
-        """Return the peak memory in bytes, of the GPU's allocator or of this process."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
         import resource  # not on Windows

@@ -19,20 +19,13 @@ from burn.training.steps import StageSteps
 
 
 def _fixed(text: str) -> Column:
-    """Return a column that is as wide as a text on any terminal."""
     return Column(no_wrap=True, min_width=len(text))
 
 
 class ProgressBar(Callback):
     """A progress bar with images/s and the time left, or plain lines without a terminal.
 
-    Args:
-        title: Name of the stage.
-        later: Optimizer steps of the stages after this one, which the time left includes.
-        steps: The steps of the stage.
-        monitor: Holds the kNN accuracy to show.
-        console: Where the bar is drawn.
-        threads: Chooses the number of threads, which is then shown, or None.
+    `later` are the optimizer steps of the stages after this one, which the time left includes.
     """
 
     def __init__(
@@ -96,7 +89,6 @@ class ProgressBar(Callback):
             self._due = now + max(10, (now - self._started) / 10)
 
     def _speed(self, step: int) -> list[str]:
-        """Return images per second, and the time left of this stage and those after it."""
         images_per_second = self._pace.images_per_second
         if images_per_second is None:
             return []

@@ -56,13 +56,7 @@ class StageSummary:
 
 
 def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
-    """Summarize a stage by the metadata of its checkpoint.
-
-    Args:
-        number: Number of the stage, from 1.
-        file: The file of its weights.
-        meta: The checkpoint's metadata.
-    """
+    """Summarize a stage by the metadata of its checkpoint, which is in the file."""
     monitor = meta["monitor"]
     return StageSummary(
         stage=number,

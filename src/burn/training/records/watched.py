@@ -24,11 +24,7 @@ class WatchedKnn:
 
     @classmethod
     def of(cls, monitor: Mapping[str, Any]) -> WatchedKnn | None:
-        """Return what a monitor's numbers hold, or None without a measurement.
-
-        Args:
-            monitor: Numbers by name: `knn`, and `knn_images` and `knn_chance` if they are known.
-        """
+        """Return what a monitor's numbers hold, or None without a measurement."""
         if monitor.get("knn") is None:
             return None
         return cls(monitor["knn"], monitor.get("knn_images"), monitor.get("knn_chance"))
