@@ -16,14 +16,7 @@ def test_one_process_has_everything_to_itself():
     assert (alone.count, alone.rank, alone.is_main) == (1, 0, True)
     module = torch.nn.BatchNorm2d(3)
     assert alone.wrap(module) is module
-    assert alone.share([1, 2, 3]) == [1, 2, 3]
     alone.stop()
-
-
-def test_shares_part_a_batch():
-    shares = [Processes(CPU, 3, rank).share(list(range(6))) for rank in range(3)]
-    assert sorted(item for share in shares for item in share) == list(range(6))
-    assert {len(share) for share in shares} == {2}
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,6 @@ class TunedFolder:
     def metrics_file(self) -> StepFile:
         return StepFile(self._stage / "metrics.csv", COLUMNS)
 
-    def finish(self) -> None:
-        self.resume_files().finish(keep=False)
-
     def results(self) -> list[Result]:
         """Return the results of the test, if it was finished."""
         file = self.path / "results.jsonl"

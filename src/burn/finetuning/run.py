@@ -274,4 +274,4 @@ def _write(
             f"the network is trained but not saved: {error.filename or folder.checkpoint} "
             f"cannot be written: {error.strerror or error}; free some space, then --resume"
         ) from error
-    folder.finish()
+    folder.resume_files().finish(keep=False)

@@ -10,8 +10,6 @@ from burn.core.errors import UserError
 from burn.runtime.bounds import require_processes, require_within
 from burn.runtime.compute import Compute, Device
 
-_MOST_EPOCHS = 10**6
-
 
 @dataclass(frozen=True)
 class FinetuneConfig:
@@ -64,7 +62,7 @@ class FinetuneConfig:
         An earlier version may have begun a run that goes on (`resumed`) with settings of a teacher
         and no teacher.
         """
-        require_within(1, _MOST_EPOCHS, epochs=self.epochs)
+        require_within(1, 10**6, epochs=self.epochs)
         require_within(2, 2**20, batch_size=self.batch_size)
         for name in ("lrs", "head_lrs"):
             values, option = getattr(self, name), f"--{name}".replace("_", "-")

@@ -125,14 +125,6 @@ class Loop(Generic[LearnerT]):
         parts: Micro-batches of an optimizer step; the last step of an epoch may have fewer. Each
             loss is divided by the number of micro-batches in its step.
         processes: The processes that share every batch.
-
-    Attributes:
-        callbacks: What is told of the events, in this order.
-        step: Number of optimizer steps so far.
-        batches: Number of micro-batches so far.
-        stepped: Whether the last micro-batch completed an optimizer step.
-        should_stop: Set by a callback to end the loop after this micro-batch.
-        replanned_at: Steps at which the training was extended, and its schedules planned anew.
     """
 
     def __init__(
@@ -149,10 +141,11 @@ class Loop(Generic[LearnerT]):
         self.learner, self.optimizer, self._factor = learner, optimizer, factor
         self.num_steps, self._parts, self._loader = num_steps, parts, loader
         self.processes, self.device = processes, processes.device
-        self.callbacks: Sequence[Callback] = ()
-        self.step = self.batches = 0
-        self.stepped = self.should_stop = False
-        self.replanned_at: list[int] = []
+        self.callbacks: Sequence[Callback] = ()  # told of the events, in this order
+        self.step = self.batches = 0  # optimizer steps, and micro-batches, so far
+        self.stepped = False  # whether the last micro-batch completed an optimizer step
+        self.should_stop = False  # set by a callback to end the loop after this micro-batch
+        self.replanned_at: list[int] = []  # steps from which a longer training was planned anew
         self._network = processes.wrap(learner)
         self._first_rates = [group["lr"] for group in optimizer.param_groups]
         self._set_learning_rates()

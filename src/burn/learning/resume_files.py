@@ -40,16 +40,10 @@ def first_difference(old: Any, new: Any, name: str = "") -> str | None:
 class ResumeFiles:
     """The resume files of one training, such as a stage of a run.
 
-    Args:
-        folder: Their folder.
-        owner: Identifies the training. It is stored in the files, so that the file of another one
-            is never used.
-        settings: Everything that affects the numbers of the training, as plain JSON values. It is
-            stored in the files, so that a run is never resumed with other settings.
-        difference: Returns the first difference of two settings in words, or None.
-        as_now: Brings the content of a file that an earlier version wrote into today's form; it may
-            raise KeyError.
-        name: Beginning of the files' names.
+    `owner`, which identifies the training, and `settings`, everything that affects its numbers as
+    plain JSON values, are stored in the files, so that none is used for another training or with
+    other settings, whose first difference `difference` returns in words. `as_now` brings the
+    content of a file that an earlier version wrote into today's form; it may raise KeyError.
     """
 
     def __init__(

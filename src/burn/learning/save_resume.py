@@ -64,7 +64,6 @@ class SaveResume(Callback):
             self.last_step = loop.step
 
     def _written(self, loop: Loop[Any], state: dict[str, Any]) -> bool:
-        """Write a file, and return whether it could be written."""
         content = io.BytesIO()
         described = {"owner": self._files.owner, "settings": self._files.settings}
         torch.save({**state, **described}, content)

@@ -36,8 +36,7 @@ class Threads(Callback):
     def on_end(self, loop: Loop[Any]) -> None:
         torch.set_num_threads(self.chooser.most)
 
-    def on_failure(self, loop: Loop[Any]) -> None:
-        torch.set_num_threads(self.chooser.most)
+    on_failure = on_end
 
     def state_dict(self) -> dict[str, Any]:
         return self.chooser.state_dict()

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from burn.core.errors import UserError
+from burn.runtime.hardware import cores
 from burn.runtime.signals import ending_signals
 
 _GRACE = 25.0  # seconds from SIGTERM to SIGKILL
@@ -74,8 +75,6 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
         address, port = given["MASTER_ADDR"], given.get("MASTER_PORT", "29500")
     else:
         address, port = "127.0.0.1", str(_free_port())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = max(1, (cores or 1) // devices)
     return {
         "WORLD_SIZE": str(devices * num_nodes),
         "LOCAL_WORLD_SIZE": str(devices),
@@ -83,7 +82,7 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
         _MARK: "1",
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
-        "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", str(threads)),
+        "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", str(max(1, cores() // devices))),
     }
 
 

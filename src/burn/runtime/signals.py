@@ -12,7 +12,6 @@ from typing import Any
 
 from burn.core.errors import Interrupted
 
-_ALWAYS = (signal.SIGINT, signal.SIGTERM)
 # A closed terminal, a limit of processor time, and what batch systems send before they kill.
 _UNLESS_TAKEN = tuple(
     getattr(signal, name)
@@ -28,7 +27,7 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     ignores SIGHUP, and a program that uses burn may have a handler of its own.
     """
     free = (number for number in _UNLESS_TAKEN if signal.getsignal(number) == signal.SIG_DFL)
-    return (*_ALWAYS, *free)
+    return (signal.SIGINT, signal.SIGTERM, *free)
 
 
 _ERASE_LINE = "\r\x1b[2K"  # erases a progress bar, which is drawn again below the message

@@ -105,10 +105,11 @@ class ThreadChooser:
 
     def _rates(self) -> dict[int, float]:
         """Return images per second of each number of threads of the trial."""
-        return {
-            threads: 1 / statistics.median(_without_firsts(each) or [math.inf])
-            for threads, each in self._tried.items()
-        }
+        rates = {}
+        for threads, times in self._tried.items():
+            counted = [s for place, s in enumerate(times) if place % _STEPS and s is not None]
+            rates[threads] = 1 / statistics.median(counted or [math.inf])
+        return rates
 
     def _watch(self, seconds_per_image: float | None) -> None:
         """Begin a trial if it is the first one, or if the rate gives a reason."""
@@ -167,7 +168,3 @@ def thread_chooser(batches: int) -> ThreadChooser | None:
     if most == 1 or pinned or batches < _LEAST:
         return None
     return ThreadChooser(most, short=batches < _FEWEST)
-
-
-def _without_firsts(times: list[float | None]) -> list[float]:
-    return [s for place, s in enumerate(times) if place % _STEPS and s is not None]

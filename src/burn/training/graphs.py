@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -66,11 +67,9 @@ class Recorder(Protocol):
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run a step as it will be recorded."""
-        ...
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Record the kernels of `run`, which need not be executed; return what executes them."""
-        ...
 
 
 class CudaRecorder:
@@ -160,10 +159,7 @@ class StepGraph:
 
     def _begin(self, progress: float) -> None:
         """Run a step that is not recorded yet, or record it and run it."""
-
-        def run() -> None:
-            self._run(progress)
-
+        run = partial(self._run, progress)
         parameters = list(self._method.parameters())
         for parameter in parameters:
             parameter.grad = None  # so that recorded gradients get memory of the graph's own
@@ -172,8 +168,16 @@ class StepGraph:
             self._warm += 1
             self._recorder.warm_up(run)
         else:
-            with _failures_named(self._name):
+            try:
                 self._replay = self._recorder.record(run)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                said = " ".join(str(error).split())[:200]
+                raise UserError(
+                    f"--cuda-graphs: a step of method {self._name} cannot be recorded ({said}); "
+                    "leave the option out"
+                ) from error
             self._replay()
         self._gradients = [(parameter, parameter.grad) for parameter in parameters]
 
@@ -203,20 +207,6 @@ def _giving(method: Method, numbers: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for name in numbers:
             delattr(method, name)
-
-
-@contextmanager
-def _failures_named(method: str) -> Any:
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        said = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"--cuda-graphs: a step of method {method} cannot be recorded ({said}); leave the "
-            "option out"
-        ) from error
 
 
 def _tensors(batch: Batch) -> list[Tensor]:

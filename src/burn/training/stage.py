@@ -59,11 +59,9 @@ class Stage:
         self._owner = f"{read_run_file(out).get('run')}, stage {number}"
 
     def train(self, weights: Mapping[str, torch.Tensor] | None) -> None:
-        """Train the stage and write its checkpoint.
+        """Train the stage and write its checkpoint; without `weights` it begins as the run starts.
 
-        Args:
-            weights: The weights to begin from, or None for those that the run starts from. A resume
-                file, which a stage that is extended has as well, takes precedence.
+        A resume file, which a stage that is extended has as well, takes precedence.
 
         Raises:
             UserError: Training cannot continue, or the checkpoint cannot be written.

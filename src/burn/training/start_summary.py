@@ -51,7 +51,7 @@ def start_summary(
     statistics.
     """
     lines = {
-        "images": _images(source),
+        "images": "; ".join([f"{len(source):,} from {source.name}", *remarks(source)]),
         "classes": _classes(source, recipe),
         "network": _network(recipe),
         **({"start": _start(init)} if init else {}),
@@ -66,10 +66,6 @@ def start_summary(
 def summary_line(name: str, text: str) -> str:
     """Format a line of the summary: a name in a column, and the printable part of a text."""
     return f"{name:<8} {printable(text)}"
-
-
-def _images(source: Source) -> str:
-    return "; ".join([f"{len(source):,} from {source.name}", *remarks(source)])
 
 
 def _classes(source: Source, recipe: Recipe) -> str:
@@ -232,7 +228,6 @@ def _trial_batch(
     *,
     cached: bool,
 ) -> Batch:
-    """Make a batch of `count` images of noise."""
     random = np.random.default_rng(0)
 
     def view(config: ViewConfig) -> Tensor:

@@ -49,11 +49,8 @@ class GradientFlowGuard:
 def _problem(part: Part, may_be_zero: bool) -> str | None:
     gradients = {name: p.grad for name, p in part.module.named_parameters()}
     if not part.trained:
-        return (
-            "is frozen but received a gradient"
-            if any(g is not None for g in gradients.values())
-            else None
-        )
+        received = any(g is not None for g in gradients.values())
+        return "is frozen but received a gradient" if received else None
     missing = [name for name, gradient in gradients.items() if gradient is None]
     if len(missing) == len(gradients):
         return "is meant to learn but received no gradient: the loss is detached from it"

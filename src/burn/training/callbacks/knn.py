@@ -14,7 +14,7 @@ from burn.learning.loop import Callback, Loop
 from burn.runtime.signals import StopRequest
 from burn.training.callbacks.monitor import Monitor
 from burn.training.pretraining import Pretraining
-from burn.training.records.watched import WatchedKnn
+from burn.training.records.summary import WatchedKnn
 from burn.training.records.writer import Record
 
 LEAST_IMAGES = 10

@@ -27,7 +27,7 @@ from burn.training.collapse import (
 from burn.training.pretraining import Pretraining
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.metrics import TERMS
-from burn.training.records.watched import WatchedKnn
+from burn.training.records.summary import WatchedKnn
 from burn.training.records.writer import Record
 
 

@@ -67,16 +67,9 @@ class Profile(Callback):
 
     def _watch(self, module: nn.Module, part: str) -> None:
         """Count the time of a module's calls as `part`, and the time before a call as the loss."""
-
-        def begin(*_: Any) -> None:
-            self.take(_LOSS)
-
-        def end(*_: Any) -> None:
-            self.take(part)
-
         self._handles += [
-            module.register_forward_pre_hook(begin),
-            module.register_forward_hook(end),
+            module.register_forward_pre_hook(lambda *_: self.take(_LOSS)),
+            module.register_forward_hook(lambda *_: self.take(part)),
         ]
 
     def _now(self) -> float:

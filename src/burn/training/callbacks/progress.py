@@ -64,10 +64,7 @@ class ProgressBar(Callback):
                 console=self._console,
             )
             self._task = self._bar.add_task(
-                self._title,
-                total=self._steps.total,
-                completed=loop.step,
-                speed="starting",
+                self._title, total=total, completed=loop.step, speed="starting"
             )
             self._bar.start()
 
@@ -108,13 +105,9 @@ class ProgressBar(Callback):
         text = " ".join(f"{names.get(k, k)} {float(v):.3f}" for k, v in shown.items())
         return text if self._monitor.knn is None else f"{text} kNN {self._monitor.knn}"
 
-    def _close(self) -> None:
+    def on_end(self, loop: Loop[Pretraining]) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def on_end(self, loop: Loop[Pretraining]) -> None:
-        self._close()
-
-    def on_failure(self, loop: Loop[Pretraining]) -> None:
-        self._close()
+    on_failure = on_end

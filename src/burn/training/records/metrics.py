@@ -34,8 +34,6 @@ LAYER_COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 _NAMES = {"part", "layer", "term"}  # columns of text; all others are numbers
 
-Row = Mapping[str, str | int | float]
-
 
 class StepFile:
     """Appends rows, each of an optimizer step, to a CSV file; missing values stay empty."""
@@ -49,7 +47,7 @@ class StepFile:
         kept = [row for row in rows if int(row["step"]) <= step]
         write_text(self._path, self._text(kept, header=True))
 
-    def append(self, rows: Iterable[Row]) -> None:
+    def append(self, rows: Iterable[Mapping[str, str | int | float]]) -> None:
         """Append rows; a name that is not a column raises ValueError."""
         plain = [
             {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
