@@ -51,7 +51,6 @@ class _Metrics(Callback):
 
     @property
     def seconds(self) -> float:
-        """Seconds of training, those before an interruption included."""
         return self.before + time.monotonic() - self._began
 
     def on_start(self, loop: Loop[Tuning]) -> None:

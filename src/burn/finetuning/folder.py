@@ -82,7 +82,6 @@ class TunedFolder:
         return results if {result.metric for result in results} >= {"top1", "top5"} else []
 
     def require_own(self, checkpoint: Checkpoint) -> None:
-        """Check that a checkpoint in the folder belongs to the run."""
         if checkpoint.meta.get("run") != self.name:
             raise UserError(
                 f"{checkpoint.origin} does not belong to this run: remove it to train again"

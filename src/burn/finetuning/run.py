@@ -62,12 +62,8 @@ def finetune(
     """Fine-tune a network, and write it with its classifier as the run in `request.out`.
 
     `show` is called with the results and with remarks, a line each, as soon as they are known.
-    `model`, `train` and `test` are used instead of what the request names.
-
-    Raises:
-        UserError: Settings, network or images cannot be used, training diverged, or a file could
-            not be written.
-        Interrupted: After Ctrl-C or SIGTERM; the run is saved.
+    `model`, `train` and `test` are used instead of what the request names. After Ctrl-C or SIGTERM
+    the run is saved, and Interrupted raised.
     """
     from burn.training.run_dir import make_folder, require_usable
 

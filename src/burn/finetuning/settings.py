@@ -131,7 +131,6 @@ class FinetuneRequest:
     save_every: float = 5.0
 
     def check(self) -> None:
-        """Check all values."""
         for name in ("train", "test"):
             if not getattr(self, name):
                 raise UserError(f"give --{name}: labelled images")

@@ -68,7 +68,7 @@ class SoftLabels:
         assert config.teacher is not None
         self.model = open_model(config.teacher, fresh=False, seed=0)
         backbone = self.model.backbone
-        self.size = config.teacher_size or _default_size(self.model, start)
+        self.size = config.teacher_size or _default_size(self.model, start)  # pixels
         if backbone.fixed_size not in (None, self.size):
             raise UserError(
                 f"--teacher-size {self.size}: {config.teacher} needs {backbone.fixed_size} pixels"

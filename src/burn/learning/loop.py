@@ -115,16 +115,9 @@ class Callback:
 class Loop(Generic[LearnerT]):
     """The training loop.
 
-    Args:
-        learner: What is trained, on the device of the processes.
-        loader: This process's micro-batches.
-        optimizer: The optimizer, whose groups hold their first learning rates.
-        factor: Function from the number of a step, counted from 0, to the share of the first
-            learning rates at which it is done.
-        num_steps: Number of optimizer steps.
-        parts: Micro-batches of an optimizer step; the last step of an epoch may have fewer. Each
-            loss is divided by the number of micro-batches in its step.
-        processes: The processes that share every batch.
+    `factor` is the share, at a step counted from 0, of the first learning rates, which the
+    optimizer's groups hold. `parts` micro-batches make an optimizer step; the last step of an epoch
+    may have fewer. Each loss is divided by the number of micro-batches in its step.
     """
 
     def __init__(

@@ -66,16 +66,10 @@ class ResumeFiles:
         write_beside(self.newest, lambda to: to.write_bytes(content), keep=self.previous)
 
     def resume(self, loop: Loop[Any], console: Console) -> bool:
-        """Bring a loop into the state of the newest file that is not damaged, if there are files.
+        """Bring a loop into the state of the newest undamaged file; return whether there are files.
 
-        A damaged newest file is renamed, with a message. Every process must call this.
-
-        Returns:
-            Whether there are files.
-
-        Raises:
-            UserError: A file is from another training, has other settings or another state than
-                such a loop has, or all files are damaged.
+        A damaged newest file is renamed, with a message. UserError says that a file is of another
+        training, or that all are damaged. Every process must call this.
         """
         shapes = {name: tensor.shape for name, tensor in loop.learner.weights().items()}
         processes = loop.processes

@@ -74,22 +74,18 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
             )
         address, port = given["MASTER_ADDR"], given.get("MASTER_PORT", "29500")
     else:
-        address, port = "127.0.0.1", str(_free_port())
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            address, port = listening.getsockname()
     return {
         "WORLD_SIZE": str(devices * num_nodes),
         "LOCAL_WORLD_SIZE": str(devices),
         "NODE_RANK": given["NODE_RANK"] if num_nodes > 1 else "0",
         _MARK: "1",
         "MASTER_ADDR": address,
-        "MASTER_PORT": port,
+        "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", str(max(1, cores() // devices))),
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: list[int]) -> int:

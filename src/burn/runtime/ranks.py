@@ -41,14 +41,9 @@ def ranks() -> Ranks:
     return Ranks(count, rank, local_count, local_rank)
 
 
-def in_group() -> bool:
-    """Return whether this process is one of several on one job."""
-    return ranks().count > 1
-
-
 def require_alone(command: str) -> None:
     """Check that a command that is one process, or starts some itself, does not run in a group."""
-    if in_group():
+    if ranks().count > 1:
         raise UserError(f"burn {command} cannot run under torchrun or srun: start it directly")
 
 

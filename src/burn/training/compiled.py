@@ -29,7 +29,6 @@ _LEAST = (2, 14)
 
 
 def compiles_layers() -> bool:
-    """Return whether this PyTorch compiles burn's layers."""
     major, minor = torch.__version__.split(".")[:2]
     return (int(major), int(minor)) >= _LEAST
 

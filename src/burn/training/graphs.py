@@ -117,13 +117,9 @@ class StepGraph:
     def step(self, batch: Batch, progress: float) -> StepOutput | None:
         """Compute the loss of a batch and all gradients, which `give_gradients` hands out.
 
-        Returns:
-            The method's output, detached, whose tensors are the caller's; or None if the step is
-            one that must run as without graphs, and nothing was computed.
-
-        Raises:
-            UserError: The step cannot be recorded.
-            GradientFlowError: The loss has no gradient.
+        Returns the method's output, detached, whose tensors are the caller's; or None if the step
+        is one that must run as without graphs, and nothing was computed. UserError says why a step
+        cannot be recorded.
         """
         phase = _phase(self._method, progress)
         if phase is None or len(batch.indices) != self._num_images or batch.cached is not None:

@@ -35,7 +35,16 @@ def open_named(
 def check_settings(plan: RunPlan, out: Path, machine: Machine, *, overwrite: bool) -> None:
     """Check the settings of a run, and that they do not contradict each other."""
     plan.check()
-    _check_teacher(plan)
+    method = plan.recipe.method
+    needs_teacher = find_method(method).needs_teacher
+    if needs_teacher and not plan.teacher:
+        recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
+        raise UserError(
+            f"method {method} needs a teacher: --teacher lite0, ARCHITECTURE:FILE, or a run of a "
+            f"teacher recipe such as {recipe}"
+        )
+    if not needs_teacher and plan.teacher is not None:
+        raise UserError(f"method {method} learns without a teacher: leave --teacher out")
     machine.check()
     for name, spec in (("teacher", plan.teacher), ("start", plan.init)):
         if overwrite:
@@ -47,9 +56,7 @@ def check_settings(plan: RunPlan, out: Path, machine: Machine, *, overwrite: boo
             "move it there if it exists"
         )
     if cache is not None and plan.teacher is None:
-        raise UserError(
-            f"--teacher-cache: method {plan.recipe.method} has no teacher; leave it out"
-        )
+        raise UserError(f"--teacher-cache: method {method} has no teacher; leave it out")
 
 
 def open_images(plan: RunPlan, out: Path, *, resume: bool) -> Source:
@@ -69,16 +76,3 @@ def check_images(plan: RunPlan, source: Source, processes: int = 1) -> None:
     require_readable(source, at_least=2 * processes)
     if find_method(plan.recipe.method).needs_labels and (why := missing_labels(source)):
         raise UserError(f"method {plan.recipe.method} needs labels, but {why}")
-
-
-def _check_teacher(plan: RunPlan) -> None:
-    method = plan.recipe.method
-    needs_teacher = find_method(method).needs_teacher
-    if needs_teacher and not plan.teacher:
-        recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
-        raise UserError(
-            f"method {method} needs a teacher: --teacher lite0, ARCHITECTURE:FILE, or a run of a "
-            f"teacher recipe such as {recipe}"
-        )
-    if not needs_teacher and plan.teacher is not None:
-        raise UserError(f"method {method} learns without a teacher: leave --teacher out")

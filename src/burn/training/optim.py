@@ -36,7 +36,6 @@ def parameter_groups(parts: Sequence[Part], config: OptimConfig) -> list[dict[st
 
 
 def build_optimizer(parts: Sequence[Part], config: OptimConfig) -> torch.optim.Optimizer:
-    """Build the optimizer for the trained parts of a method."""
     groups = parameter_groups(parts, config)
     if config.name == "adam":
         return torch.optim.Adam(

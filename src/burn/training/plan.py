@@ -24,7 +24,6 @@ class RunPlan:
     init: str | None = None  # in the form that `load_start` takes; None for random weights
 
     def check(self) -> None:
-        """Check the recipe and all numbers."""
         self.recipe.check()
         check_backbone(self.recipe.backbone)
         if self.max_steps is not None and self.max_steps < 1:
@@ -84,7 +83,6 @@ class Machine:
         return require_share(self.max_bad)
 
     def check(self) -> None:
-        """Check all values."""
         if self.monitor_every is not None:
             require_within(1, 10**9, monitor_every=self.monitor_every)
         require_processes(0, workers=self.workers)

@@ -56,7 +56,11 @@ class PreparedRun:
         self.teacher = teacher
         self.start = None if plan.init is None else load_start(plan.init, plan.recipe)
         check_view_size(plan.recipe)
-        self.cache = self._open_cache()
+        self.cache: TeacherCache | None = None
+        if machine.teacher_cache is not None:
+            assert self.teacher is not None  # `check_settings` has refused it
+            folder = Path(machine.teacher_cache)
+            self.cache = TeacherCache(folder, plan.recipe, self.teacher, source, compute)
         if self.teacher is not None and not (self.cache and self.cache.is_there):
             check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
         if self.cache is not None:  # only after the check that the teacher can take its views
@@ -69,13 +73,6 @@ class PreparedRun:
         if processes.device.type == "cuda":
             chosen = {"kernels": machine.kernels, "cuda_graphs": machine.cuda_graphs}
             self.machine_described |= chosen
-
-    def _open_cache(self) -> TeacherCache | None:
-        folder, recipe = self.machine.teacher_cache, self.plan.recipe
-        if folder is None:
-            return None
-        assert self.teacher is not None  # `check_settings` has refused it
-        return TeacherCache(Path(folder), recipe, self.teacher, self.source, self.compute)
 
     def make_method(self, precision: Precision) -> Method:
         """Build the method of a stage with the weights that the run starts from."""

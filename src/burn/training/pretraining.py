@@ -58,7 +58,6 @@ class Pretraining(Learner):
         ]
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context of a pass."""
         if self.in_bfloat16:
             # Without the cache of cast weights, in which the gradients of several views of a batch
             # would be added in bfloat16.
@@ -133,7 +132,6 @@ def pretraining_loop(
     steps: StageSteps,
     processes: Processes,
 ) -> Loop[Pretraining]:
-    """Return the loop of a stage."""
     optim = recipe.optim
     warmup = min(round(optim.warmup_epochs * steps.per_epoch), steps.total)
     return Loop(

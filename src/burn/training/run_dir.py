@@ -190,8 +190,7 @@ def open_folder(
 ) -> list[str]:
     """Prepare the folder of a run: check it, empty it or keep its run, and write run.json.
 
-    `described` is the run, as `describe_run` describes it. Returns remarks on a resumed run, a line
-    each.
+    Returns remarks on a resumed run, a line each.
     """
     for folder in (out, *out.glob("stage?")):
         remove_unfinished(folder)
@@ -311,7 +310,6 @@ def check_stage(
     expected = json.loads(json.dumps(expected))
     meta = {"max_steps": plan.max_steps, **checkpoint.meta}  # earlier versions did not write it
     difference = difference_of_runs({key: meta.get(key) for key in expected}, expected)
-    meta = checkpoint.meta
     if not difference and not (
         isinstance(meta.get("monitor"), dict) and isinstance(meta.get("steps"), int)
     ):

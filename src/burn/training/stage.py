@@ -62,11 +62,6 @@ class Stage:
         """Train the stage and write its checkpoint; without `weights` it begins as the run starts.
 
         A resume file, which a stage that is extended has as well, takes precedence.
-
-        Raises:
-            UserError: Training cannot continue, or the checkpoint cannot be written.
-            GradientFlowError: The loss does not train what it should.
-            Interrupted: A signal stopped the run.
         """
         run, recipe, machine = self._run, self._run.plan.recipe, self._run.machine
         processes, console = run.processes, run.console

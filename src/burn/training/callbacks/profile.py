@@ -54,11 +54,10 @@ class Profile(Callback):
 
     def on_start(self, loop: Loop[Pretraining]) -> None:
         self._device = loop.device
-        backbone = loop.learner.method.backbone
         for module in loop.learner.method.modules():
             if isinstance(module, (FrozenTarget, MomentumTarget)):
                 self._watch(module, _TARGET)
-        self._watch(backbone, _STUDENT)
+        self._watch(loop.learner.method.backbone, _STUDENT)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 

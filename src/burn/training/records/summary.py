@@ -27,7 +27,6 @@ class WatchedKnn:
         return cls(monitor["knn"], monitor.get("knn_images"), monitor.get("knn_chance"))
 
     def numbers(self) -> dict[str, Any]:
-        """Return the numbers that `of` reads."""
         return {"knn": self.accuracy, "knn_images": self.images, "knn_chance": self.chance}
 
     def __str__(self) -> str:
