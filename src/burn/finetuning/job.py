@@ -46,7 +46,7 @@ Answers = Callable[[Tensor], Tensor]  # from views to scores
 
 
 class Job:
-    """One call of `finetune`, from its sources, the training and the test images, on."""
+    """One call of `finetune`, once its training and test images are open."""
 
     def __init__(
         self,

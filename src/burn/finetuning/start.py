@@ -62,7 +62,7 @@ def accuracy(layer: nn.Linear, features: Features, source: Subset) -> float:
 
 
 class SoftLabels:
-    """A float network that answers with classes of the labelled images, to the network `start`."""
+    """A float network that teaches `start`: it answers with classes of the labelled images."""
 
     def __init__(self, config: FinetuneConfig, start: Model, device: torch.device) -> None:
         assert config.teacher is not None

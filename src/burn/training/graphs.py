@@ -67,9 +67,11 @@ class Recorder(Protocol):
 
     def warm_up(self, run: Callable[[], None]) -> None:
         """Run a step as it will be recorded."""
+        ...
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Record the kernels of `run`, which need not be executed; return what executes them."""
+        ...
 
 
 class CudaRecorder:

@@ -16,7 +16,7 @@ from burn.recipes.schema import without_other_methods
 def stage_files(
     folder: Path, owner: str = "", settings: Mapping[str, Any] | None = None
 ) -> ResumeFiles:
-    """Return the resume files of a stage, whose folder is given; the rest as for `ResumeFiles`."""
+    """Return the resume files of a stage in a folder; owner and settings as for `ResumeFiles`."""
     return ResumeFiles(folder, owner, settings, difference_of_runs, _as_now)
 
 

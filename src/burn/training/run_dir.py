@@ -272,10 +272,7 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
 
 
 def require_same_recipe(out: Path, plan: RunPlan) -> None:
-    """Check that a run, which may be finished, is one of a plan's recipe and length.
-
-    The plan's seed, images and teacher may be others.
-    """
+    """Check that a run, perhaps finished, is of a plan's recipe and length, on whatever images."""
     from burn.learning.resume_files import first_difference
 
     run_plan = read_plan(out)

@@ -63,7 +63,7 @@ class TeacherCache:
         return CacheFolder.make(self.path, self._about, self._dimension, len(self._source))
 
     def open(self, seed: int, num_taught: int) -> FeatureCache:
-        """Open the cache of a stage, of whose views of an image the teacher sees `num_taught`."""
+        """Open the cache of a stage; of an image's views the teacher sees `num_taught`."""
         return FeatureCache(self.make(), seed, num_taught)
 
     def share_cached(self, seed: int, num_taught: int, epochs: int) -> float:

@@ -25,7 +25,7 @@ class _Checked:
     terms: Sequence[str]  # names of the terms of the loss, whose numbers come first
     parts: Sequence[str]  # names of the parts, the norms of whose gradients follow
     learned: bool  # whether a step before it has changed the weights
-    numbers: Callable[[], list[float]]  # reads them, behind 1 if the step was skipped, else 0
+    numbers: Callable[[], list[float]]  # reads 1 if the step was skipped, else 0, and those
 
 
 class FiniteSteps(Callback):
@@ -116,10 +116,7 @@ class FiniteSteps(Callback):
         loop.learner.learned = checked.learned
 
     def _skip(self, loop: Loop[Pretraining], step: int, what_here: str) -> None:
-        """Report a step that is skipped, or raise UserError if it may not be.
-
-        `what_here` is what is not finite in this process.
-        """
+        """Report a skipped step, or raise UserError; `what_here` is not finite in this process."""
         messages = self._processes.gather(what_here)
         what = " and ".join(dict.fromkeys(text for text in messages if text))
         what = what or "the gradients are too large for their norm"
