@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from burn.training.records.watched import WatchedKnn
+from burn.training.records.summary import WatchedKnn
 
 
 @pytest.mark.parametrize(

@@ -17,20 +17,10 @@ from burn.training.records.metrics import StepFile
 
 
 def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -> float:
-    """Train to the end, from the resume file if there is one.
+    """Train to the end, from the resume file if there is one, and return the seconds of training.
 
-    Args:
-        job: Says when to save and when to stop.
-        folder: The folder of the run.
-        tuner: The training, at its beginning.
-        progress: Shows the steps.
-
-    Returns:
-        The seconds of training, those before an interruption included.
-
-    Raises:
-        UserError: Training diverged, or the resume file cannot be used.
-        Stopped: After a step in which a signal came, and which was saved.
+    Those before an interruption count. A signal raises Stopped after a step, which was saved if it
+    could be.
     """
     files, steps = folder.resume_files(), tuner.loop.num_steps
 
@@ -52,24 +42,15 @@ def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -
 
 
 class _Metrics(Callback):
-    """Writes metrics.csv, and knows how long the training took.
-
-    Args:
-        file: The file.
-        every: Steps between two rows.
-
-    Attributes:
-        before: Seconds of training before an interruption.
-    """
+    """Writes metrics.csv, and knows how long the training took."""
 
     def __init__(self, file: StepFile, every: int) -> None:
         self._file, self._every = file, every
-        self.before, self._began = 0.0, time.monotonic()
+        self.before, self._began = 0.0, time.monotonic()  # seconds before an interruption
         self._learning_rate = 0.0  # of the last step
 
     @property
     def seconds(self) -> float:
-        """Seconds of training, those before an interruption included."""
         return self.before + time.monotonic() - self._began
 
     def on_start(self, loop: Loop[Tuning]) -> None:

@@ -31,26 +31,14 @@ _FILES = (
 class TunedFolder:
     """The folder of a run, which exists and belongs to this process.
 
-    Args:
-        path: The folder.
-        described: The run, as plain JSON values; `plan`, and the fingerprints in `start`, `data`,
-            `test` and `teacher`, are what makes it the same run.
-        resume: Continue the run in the folder if there is one.
-        overwrite: Delete the run in the folder if there is one.
-
-    Attributes:
-        path: The folder.
-        name: Identifies the run.
-        checkpoint: The file of the trained network and its classifier.
-
-    Raises:
-        UserError: The run in the folder has other settings, or run.json cannot be written.
+    The run is described in plain JSON values; `plan`, and the fingerprints in `start`, `data`,
+    `test` and `teacher`, are what makes it the same run.
     """
 
     def __init__(
         self, path: Path, described: Mapping[str, Any], resume: bool, overwrite: bool
     ) -> None:
-        self.path, self.checkpoint = path, path / STAGE
+        self.path, self.checkpoint = path, path / STAGE  # of the network and its classifier
         self._stage, self._identity = path / "stage1", _identity(described)
         for folder in (path, self._stage):
             remove_unfinished(folder)
@@ -75,22 +63,15 @@ class TunedFolder:
             raise UserError(f"--out {path} cannot be written: {error.strerror}") from error
 
     def trials(self, fields: Mapping[str, Any]) -> KeptParts:
-        """Return the finished trials of learning rates."""
         text = json.dumps(self._identity, sort_keys=True)
         key = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
         return KeptParts(self.path / "trials.jsonl", key, fields)
 
     def resume_files(self) -> ResumeFiles:
-        """Return the resume files of the training."""
         return ResumeFiles(self._stage, self.name, {"finetune": self._identity})
 
     def metrics_file(self) -> StepFile:
-        """Return the file of the training's numbers."""
         return StepFile(self._stage / "metrics.csv", COLUMNS)
-
-    def finish(self) -> None:
-        """Delete what a finished run does not need."""
-        self.resume_files().finish(keep=False)
 
     def results(self) -> list[Result]:
         """Return the results of the test, if it was finished."""
@@ -101,11 +82,6 @@ class TunedFolder:
         return results if {result.metric for result in results} >= {"top1", "top5"} else []
 
     def require_own(self, checkpoint: Checkpoint) -> None:
-        """Check that a checkpoint in the folder belongs to the run.
-
-        Raises:
-            UserError: It does not.
-        """
         if checkpoint.meta.get("run") != self.name:
             raise UserError(
                 f"{checkpoint.origin} does not belong to this run: remove it to train again"

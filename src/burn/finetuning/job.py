@@ -35,11 +35,7 @@ _WARMUP = 0.05  # share of the steps in which the learning rates rise linearly
 
 
 class Stopped(Exception):
-    """Raised after a step when a signal asked the run to stop.
-
-    Args:
-        saved: Whether the run goes on from there.
-    """
+    """Raised after a step when a signal asked the run to stop, which goes on there if `saved`."""
 
     def __init__(self, saved: bool = True) -> None:
         super().__init__()
@@ -50,31 +46,7 @@ Answers = Callable[[Tensor], Tensor]  # from views to scores
 
 
 class Job:
-    """One call of `finetune`, from its sources on.
-
-    Args:
-        request: The network, the images and the folder.
-        config: The settings.
-        console: Where progress is shown.
-        sources: The training and the test images.
-        stop: Tells whether a signal asked the run to stop.
-        model: The network, or None to open the request's.
-
-    Attributes:
-        train: All training images.
-        learn: Those that trials learn from.
-        held: The others, which choose the learning rates.
-        teacher: The teacher, or None.
-        frozen: The network before fine-tuning, as it is evaluated.
-        start: What is known of it.
-        described: The run, as run.json and the checkpoint describe it.
-        notes: Remarks for the user.
-        began: When the work of this call began, by `time.perf_counter`.
-        earlier: Seconds of what earlier calls finished, as far as it was gone on with.
-
-    Raises:
-        UserError: The network or the teacher cannot be read, or no image can be held out.
-    """
+    """One call of `finetune`, once its training and test images are open."""
 
     def __init__(
         self,
@@ -91,21 +63,23 @@ class Job:
             model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
         self.model = model
         self.train = Subset(train, range(len(train)))
-        self.frozen = self.context(model)
+        self.frozen = self.context(model)  # before fine-tuning
         self.device, self.notes = self.frozen.device, self.frozen.notes
         self.workers, self.bfloat16 = self.frozen.workers, self.frozen.bfloat16
-        # Also without a choice: the linear classifiers' learning rates need images held out.
+        # What trials learn from, and what chooses the learning rates. Also without a choice: the
+        # linear classifiers' learning rates need images held out.
         self.learn, self.held = hold_out(self.train, HELD_OUT, request.seed, keep_single=True)
         self.teacher: SoftLabels | None = None
         if config.teacher is not None:
             self.teacher = SoftLabels(config, model, self.device)
             line = f"teacher: {self.teacher.model.name}, {self.teacher.size} pixels"
             self.notes.insert(len(model.labels_notes), line)
-        steps = self.steps(self.learn, config.trial_epochs) * config.trials
-        steps += self.steps(self.train, config.epochs)
-        self.threads = thread_chooser(steps) if self.device.type == "cpu" else None
-        self.began, self.earlier = time.perf_counter(), 0.0
-        about = {
+        self.all_steps = self.steps(self.learn, config.trial_epochs) * config.trials
+        self.all_steps += self.steps(self.train, config.epochs)
+        self.threads = thread_chooser(self.all_steps) if self.device.type == "cpu" else None
+        self.began = time.perf_counter()
+        self.earlier = 0.0  # seconds of what earlier calls finished, as far as it was gone on with
+        self.start = {
             "model": model.name,
             "fingerprint": fingerprint(model.backbone),
             **({"training": dict(model.training)} if model.training else {}),
@@ -119,8 +93,7 @@ class Job:
                 "size": self.teacher.size,
                 "labels": labels_behind(self.teacher.model.meta or {}),
             }
-        self.start = about
-        self.described: dict[str, Any] = {
+        self.described: dict[str, Any] = {  # for run.json and the checkpoint
             "kind": KIND,
             "burn": version("burn-ssl"),
             "plan": {
@@ -130,7 +103,7 @@ class Job:
                 "seed": request.seed,
                 "random_init": request.random_init,
             },
-            "start": about,
+            "start": self.start,
             "data": _about(train),
             "test": _about(self.test),
             "teacher": teacher,
@@ -154,7 +127,6 @@ class Job:
         }
 
     def views(self) -> ViewConfig:
-        """Return the settings of the views that are trained on."""
         config, views = self.config, self.model.views
         return replace(
             views,
@@ -167,11 +139,9 @@ class Job:
         )
 
     def steps(self, source: Subset, epochs: int) -> int:
-        """Return the number of steps of so many epochs."""
         return epochs * max(1, len(source) // self.config.batch_size)
 
     def plan(self, source: Subset, epochs: int, lr: float, head_lr: float) -> TuningPlan:
-        """Return the settings of a training on some of the images."""
         config = self.config
         weights = class_weights(source, config.class_weights)
         return TuningPlan(
@@ -219,10 +189,8 @@ class Job:
     def context(self, model: Model, out: Path | None = None) -> EvaluationContext:
         """Return what the parts of evaluation ask for.
 
-        Args:
-            model: The network to begin from, or the trained one.
-            out: The folder of the run, for the trained one. It is then computed as it will run,
-                by burn-engine if that can.
+        `out` is the folder of the run for the trained network, which is then computed as it will
+        run, by burn-engine if that can.
         """
         request = self.request
         return open_context(
@@ -245,12 +213,8 @@ def _about(source: Source) -> dict[str, Any]:
 def class_weights(source: Source, how: str) -> list[float] | None:
     """Return the weight of each class's images in the loss; the mean over all images is 1.
 
-    Args:
-        source: The images, with labels.
-        how: none, balanced (in proportion to 1 / count), or sqrt (to its square root).
-
-    Returns:
-        A weight for each class, 0 for one without images; None for `none`.
+    They are in proportion to 1 / count if balanced, to its square root if sqrt, 0 for a class
+    without images, and None if there are to be none.
     """
     if how == "none":
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -17,12 +16,7 @@ _FIRST, _LATER = 10, 0.1  # seconds to the first line; share of the time so far 
 
 
 class TuningProgress(Callback):
-    """The progress of several trainings, one after the other, within a `with` statement.
-
-    Args:
-        console: Where it is shown.
-        total: Number of steps of all trainings.
-    """
+    """The progress of several trainings, one after the other, within a `with` statement."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._console, self._total, self._done = console, total, 0
@@ -42,17 +36,11 @@ class TuningProgress(Callback):
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
     def begin(self, title: str) -> None:
-        """Say which training follows."""
         self._title = title
 
     def skip(self, steps: int) -> None:

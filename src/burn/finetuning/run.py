@@ -40,17 +40,10 @@ Show = Callable[[Sequence[Result], Sequence[str]], None]
 
 @dataclass(frozen=True)
 class Finetuned:
-    """Output of a fine-tuning.
+    """Output of a fine-tuning, whose checkpoint holds the network and its classifier."""
 
-    Attributes:
-        results: Accuracies on the test images.
-        notes: Remarks, a line each.
-        classifier: The classifier that was trained with the network.
-        checkpoint: The file of both.
-    """
-
-    results: list[Result]
-    notes: list[str]
+    results: list[Result]  # accuracies on the test images
+    notes: list[str]  # remarks, a line each
     classifier: Classifier
     checkpoint: Path
 
@@ -68,20 +61,9 @@ def finetune(
 ) -> Finetuned:
     """Fine-tune a network, and write it with its classifier as the run in `request.out`.
 
-    Args:
-        request: The network, the images and the folder.
-        config: The settings.
-        console: Where progress is shown.
-        show: Called with the results and with remarks as soon as they are known.
-        resume_command: What to tell a user who interrupts the run.
-        model: A network to use instead of the request's checkpoint.
-        train: Images to use instead of the request's training images.
-        test: Images to use instead of the request's test images.
-
-    Raises:
-        UserError: Settings, network or images cannot be used, training diverged, or a file could
-            not be written.
-        Interrupted: After Ctrl-C or SIGTERM; the run is saved.
+    `show` is called with the results and with remarks, a line each, as soon as they are known.
+    `model`, `train` and `test` are used instead of what the request names. After Ctrl-C or SIGTERM
+    the run is saved, and Interrupted raised.
     """
     from burn.training.run_dir import make_folder, require_usable
 
@@ -149,7 +131,6 @@ def _in_the_same_format(request: FinetuneRequest, out: Path, console: Console) -
 
 
 def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:
-    """Do what is not done yet: choose, train, test."""
     from burn.checkpoints.foreign.weights import backbone_from
     from burn.checkpoints.native import load_checkpoint
     from burn.deploy.shared import own_classifier
@@ -196,9 +177,7 @@ def _train(job: Job, folder: TunedFolder) -> None:
         teacher_accuracy = accuracy(teacher_classifier, taught, job.held)
         said += f", on the teacher: {teacher_accuracy:.1f} %"
     job.console.print(said, highlight=False)
-    steps = job.steps(job.learn, config.trial_epochs) * config.trials
-    steps += job.steps(job.train, config.epochs)
-    with TuningProgress(job.console, steps) as progress:
+    with TuningProgress(job.console, job.all_steps) as progress:
         answers = None
         if config.trials and job.teacher is not None and taught is not None:
             answers = job.teacher.answers(teacher_classifier)
@@ -291,4 +270,4 @@ def _write(
             f"the network is trained but not saved: {error.filename or folder.checkpoint} "
             f"cannot be written: {error.strerror or error}; free some space, then --resume"
         ) from error
-    folder.finish()
+    folder.resume_files().finish(keep=False)

@@ -10,8 +10,6 @@ from burn.core.errors import UserError
 from burn.runtime.bounds import require_processes, require_within
 from burn.runtime.compute import Compute, Device
 
-_MOST_EPOCHS = 10**6
-
 
 @dataclass(frozen=True)
 class FinetuneConfig:
@@ -61,14 +59,10 @@ class FinetuneConfig:
     def check(self, *, resumed: bool = False) -> None:
         """Check all values.
 
-        Args:
-            resumed: Whether they are those of a run that goes on. An earlier version may have begun
-                it with settings of a teacher and no teacher.
-
-        Raises:
-            UserError: A value is out of range, or has no effect.
+        An earlier version may have begun a run that goes on (`resumed`) with settings of a teacher
+        and no teacher.
         """
-        require_within(1, _MOST_EPOCHS, epochs=self.epochs)
+        require_within(1, 10**6, epochs=self.epochs)
         require_within(2, 2**20, batch_size=self.batch_size)
         for name in ("lrs", "head_lrs"):
             values, option = getattr(self, name), f"--{name}".replace("_", "-")
@@ -137,11 +131,6 @@ class FinetuneRequest:
     save_every: float = 5.0
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is missing or out of range.
-        """
         for name in ("train", "test"):
             if not getattr(self, name):
                 raise UserError(f"give --{name}: labelled images")

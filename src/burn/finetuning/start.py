@@ -28,17 +28,9 @@ _LARGEST_TEACHER = 224
 def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
     """Train a linear classifier on frozen features, as linear evaluation with `--augment none`.
 
-    Args:
-        features: Features of plain views of all images of `source`'s source.
-        source: The images to learn from, of which a tenth chooses the learning rate; if there is
-            one of each class, they choose it themselves.
-        seed: The random seed.
-
-    Returns:
-        The classifier, on the CPU; the softmax of its scores is calibrated if images are held out.
-
-    Raises:
-        UserError: None of the held-out images can be read, or training diverged.
+    The features are those of plain views of all images of `source`'s source. A tenth of `source`
+    chooses the learning rate; if there is one image of each class, they choose it themselves. The
+    classifier is on the CPU; the softmax of its scores is calibrated if images are held out.
     """
     rows = torch.isin(features.positions, torch.from_numpy(source.indices))
     assert source.labels is not None
@@ -70,26 +62,13 @@ def accuracy(layer: nn.Linear, features: Features, source: Subset) -> float:
 
 
 class SoftLabels:
-    """A float network that answers with classes of the labelled images.
-
-    Args:
-        config: Names the teacher and the size of its views.
-        start: The network that learns from it.
-        device: Where it runs.
-
-    Attributes:
-        model: The teacher.
-        size: Side of its views in pixels.
-
-    Raises:
-        UserError: It cannot be read, or takes no images of this size.
-    """
+    """A float network that teaches `start`: it answers with classes of the labelled images."""
 
     def __init__(self, config: FinetuneConfig, start: Model, device: torch.device) -> None:
         assert config.teacher is not None
         self.model = open_model(config.teacher, fresh=False, seed=0)
         backbone = self.model.backbone
-        self.size = config.teacher_size or _default_size(self.model, start)
+        self.size = config.teacher_size or _default_size(self.model, start)  # pixels
         if backbone.fixed_size not in (None, self.size):
             raise UserError(
                 f"--teacher-size {self.size}: {config.teacher} needs {backbone.fixed_size} pixels"
@@ -100,7 +79,6 @@ class SoftLabels:
         self._features = self.backbone.folded(dtype) or self.backbone
 
     def features(self, source: Source, workers: int) -> Features:
-        """Return its features of plain views of all images."""
         views = replace(self.model.views, size=self.size, resize=None)
         return extract_features(
             self.backbone, source, views, workers=workers, bfloat16=self._bfloat16

@@ -32,7 +32,6 @@ Show = Callable[[Sequence[Result], Sequence[str]], None]
 def test(
     job: Job, folder: TunedFolder, checkpoint: Checkpoint, show: Show
 ) -> tuple[list[Result], list[str], Classifier]:
-    """Test the trained network once, on the test images, as it will run."""
     model = model_of(checkpoint, backbone_from(checkpoint))
     context = replace(job.context(model, folder.path), notes=[*job.notes])
     classifier = own_classifier(checkpoint, model.backbone)

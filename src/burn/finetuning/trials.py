@@ -113,12 +113,7 @@ def _trial(
 
 
 class _Stops(Callback):
-    """Ends a trial after a step in which a signal came; a resumed run begins it again.
-
-    Args:
-        stop: Tells whether a signal asked the run to stop.
-        saved: Whether an earlier trial is finished.
-    """
+    """Ends a trial after a step in which a signal came; a resumed run begins it again."""
 
     def __init__(self, stop: StopRequest, saved: bool) -> None:
         self._stop, self._saved = stop, saved
@@ -146,11 +141,7 @@ def _held_out_scores(
 def has_finite_scores(job: Job, readable: Tensor, backbone: Backbone, head: nn.Linear) -> bool:
     """Return whether a trained network's scores of some training images are finite.
 
-    Args:
-        job: Has the images.
-        readable: Positions of the training images that can be read.
-        backbone: The network.
-        head: Its classifier, which is moved to the CPU.
+    `readable` are positions of those that can be read. The classifier is moved to the CPU.
     """
     some = Subset(job.train, readable[: job.config.batch_size].tolist())
     with torch.inference_mode():
@@ -165,11 +156,7 @@ def _features(job: Job, backbone: Backbone, source: Source) -> Features:
 
 
 def best_of(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the most accurate trial; of equal ones that of the least cross-entropy.
-
-    Raises:
-        UserError: All of them diverged.
-    """
+    """Return the most accurate trial; of equal ones that of the least cross-entropy."""
     valid = [trial for trial in trials if trial["top1"] is not None]
     if not valid:
         raise UserError("finetune: every trial diverged: give lower --lrs")

@@ -115,24 +115,9 @@ class Callback:
 class Loop(Generic[LearnerT]):
     """The training loop.
 
-    Args:
-        learner: What is trained, on the device of the processes.
-        loader: This process's micro-batches.
-        optimizer: The optimizer, whose groups hold their first learning rates.
-        factor: Function from the number of a step, counted from 0, to the share of the first
-            learning rates at which it is done.
-        num_steps: Number of optimizer steps.
-        parts: Micro-batches of an optimizer step; the last step of an epoch may have fewer. Each
-            loss is divided by the number of micro-batches in its step.
-        processes: The processes that share every batch.
-
-    Attributes:
-        callbacks: What is told of the events, in this order.
-        step: Number of optimizer steps so far.
-        batches: Number of micro-batches so far.
-        stepped: Whether the last micro-batch completed an optimizer step.
-        should_stop: Set by a callback to end the loop after this micro-batch.
-        replanned_at: Steps at which the training was extended, and its schedules planned anew.
+    `factor` is the share, at a step counted from 0, of the first learning rates, which the
+    optimizer's groups hold. `parts` micro-batches make an optimizer step; the last step of an epoch
+    may have fewer. Each loss is divided by the number of micro-batches in its step.
     """
 
     def __init__(
@@ -149,10 +134,11 @@ class Loop(Generic[LearnerT]):
         self.learner, self.optimizer, self._factor = learner, optimizer, factor
         self.num_steps, self._parts, self._loader = num_steps, parts, loader
         self.processes, self.device = processes, processes.device
-        self.callbacks: Sequence[Callback] = ()
-        self.step = self.batches = 0
-        self.stepped = self.should_stop = False
-        self.replanned_at: list[int] = []
+        self.callbacks: Sequence[Callback] = ()  # told of the events, in this order
+        self.step = self.batches = 0  # optimizer steps, and micro-batches, so far
+        self.stepped = False  # whether the last micro-batch completed an optimizer step
+        self.should_stop = False  # set by a callback to end the loop after this micro-batch
+        self.replanned_at: list[int] = []  # steps from which a longer training was planned anew
         self._network = processes.wrap(learner)
         self._first_rates = [group["lr"] for group in optimizer.param_groups]
         self._set_learning_rates()
@@ -180,9 +166,7 @@ class Loop(Generic[LearnerT]):
     def run(self) -> None:
         """Train to the last step, or until a callback sets `should_stop`.
 
-        Raises:
-            ValueError: The loader yields nothing in an epoch.
-            BaseException: Whatever a pass or a callback raises, after the callbacks were told.
+        What a pass or a callback raises is raised again once the callbacks were told.
         """
         with torch.enable_grad(), warnings.catch_warnings():
             # DistributedDataParallel warns of 1×1 kernels in channels-last layout, but copies none.
@@ -212,11 +196,7 @@ class Loop(Generic[LearnerT]):
         self._tell("on_epoch_end")
 
     def advance(self, batch: Any) -> None:
-        """Train on one micro-batch, and do the optimizer step that it completes.
-
-        Args:
-            batch: This process's micro-batch, with a method `to(device)`.
-        """
+        """Train on one micro-batch of this process, and do the optimizer step that it completes."""
         batch = batch.to(self.device)
         self._tell("on_batch_start", batch)
         position = self.batches % len(self._loader)

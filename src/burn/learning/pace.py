@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections import deque
 
 _FEWEST = 3  # batches after the first one that an estimate needs
@@ -29,14 +28,8 @@ class Pace:
         self._total = 0.0  # seconds of all batches, once there are more than are kept
         self._settled = False
 
-    def batch(self, images: int, now: float | None = None) -> None:
-        """Record the end of a batch.
-
-        Args:
-            images: Number of images of the batch.
-            now: Time in seconds on any clock; None for the monotonic clock.
-        """
-        now = time.monotonic() if now is None else now
+    def batch(self, images: int, now: float) -> None:
+        """Record the end of a batch, at the time `now` in seconds on any clock."""
         last, self._last = self._last, now
         if last is None:
             return

@@ -23,16 +23,10 @@ _HELD = ("state_dict", "optimizer_states", "global_step", "batches")
 
 
 def first_difference(old: Any, new: Any, name: str = "") -> str | None:
-    """Find the first difference between two descriptions of plain JSON values.
+    """Return the first difference of two descriptions as `NAME was OLD, is NEW`, or None.
 
-    Args:
-        old: The old description. A key that it lacks is no difference, since earlier versions may
-            not have written it.
-        new: The new description.
-        name: Name of the descriptions in the result; "" for none.
-
-    Returns:
-        The difference as `NAME was OLD, is NEW`, or None.
+    They are plain JSON values. A key that the old one lacks is no difference, since earlier
+    versions may not have written it.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
@@ -46,21 +40,10 @@ def first_difference(old: Any, new: Any, name: str = "") -> str | None:
 class ResumeFiles:
     """The resume files of one training, such as a stage of a run.
 
-    Args:
-        folder: Their folder.
-        owner: Identifies the training. It is stored in the files, so that the file of another one
-            is never used.
-        settings: Everything that affects the numbers of the training, as plain JSON values. It is
-            stored in the files, so that a run is never resumed with other settings.
-        difference: Returns the first difference of two settings in words, or None.
-        as_now: Brings the content of a file that an earlier version wrote into today's form; it may
-            raise KeyError.
-        name: Beginning of the files' names.
-
-    Attributes:
-        newest: The newest file.
-        previous: The one before it.
-        damaged: The name that a damaged newest file is given.
+    `owner`, which identifies the training, and `settings`, everything that affects its numbers as
+    plain JSON values, are stored in the files, so that none is used for another training or with
+    other settings, whose first difference `difference` returns in words. `as_now` brings the
+    content of a file that an earlier version wrote into today's form; it may raise KeyError.
     """
 
     def __init__(
@@ -75,33 +58,18 @@ class ResumeFiles:
         self.owner, self._difference, self._as_now = owner, difference, as_now
         self.settings = json.dumps(settings or {})
         self.newest = folder / f"{name}.ckpt"
-        self.previous = folder / f"{name}.previous.ckpt"
-        self.damaged = folder / f"{name}.damaged.ckpt"
+        self.previous = folder / f"{name}.previous.ckpt"  # the one before it
+        self.damaged = folder / f"{name}.damaged.ckpt"  # what a damaged newest file becomes
 
     def add(self, content: bytes) -> None:
-        """Write a new newest file; the last one becomes the previous one.
-
-        Raises:
-            OSError: It cannot be written. The last good file is kept.
-        """
-
+        """Write a new newest file; the last becomes the previous one. An OSError loses neither."""
         write_beside(self.newest, lambda to: to.write_bytes(content), keep=self.previous)
 
     def resume(self, loop: Loop[Any], console: Console) -> bool:
-        """Bring a loop into the state of the newest file that is not damaged, if there are files.
+        """Bring a loop into the state of the newest undamaged file; return whether there are files.
 
-        A damaged newest file is renamed, with a message. Every process must call this.
-
-        Args:
-            loop: The loop, with its callbacks.
-            console: Where the message is printed.
-
-        Returns:
-            Whether there are files.
-
-        Raises:
-            UserError: A file is from another training, has other settings or another state than
-                such a loop has, or all files are damaged.
+        A damaged newest file is renamed, with a message. UserError says that a file is of another
+        training, or that all are damaged. Every process must call this.
         """
         shapes = {name: tensor.shape for name, tensor in loop.learner.weights().items()}
         processes = loop.processes
@@ -146,17 +114,12 @@ class ResumeFiles:
         return None
 
     def finish(self, *, keep: bool) -> None:
-        """Delete what a finished training does not need.
-
-        Args:
-            keep: Whether to keep the newest file, from which a longer run goes on.
-        """
+        """Delete what a finished training does not need; `keep` the newest for a longer run."""
         for file in (self.previous, self.damaged, *(() if keep else (self.newest,))):
             if not file.is_dir():
                 file.unlink(missing_ok=True)
 
     def _problem(self, file: Path, shapes: Mapping[str, torch.Size]) -> str | None:
-        """Return what is wrong with a file, or None."""
         if not file.is_file():
             return _NO_FILE
         require_regular(file)  # a file without read permission is not damaged

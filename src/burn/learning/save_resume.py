@@ -17,17 +17,7 @@ from burn.runtime.signals import StopRequest
 class SaveResume(Callback):
     """Saves a resume file at regular times, and ends training when a process is asked to stop.
 
-    A file that cannot be written does not end the run.
-
-    Args:
-        files: The resume files of the training.
-        stop: Tells whether a signal asked this process to stop.
-        minutes: Minutes between two files; 0 saves every step.
-        console: Where a failure is reported.
-
-    Attributes:
-        last_step: The last step that was saved, or None.
-        stopped_by: Number of the signal that ended training, or 0.
+    A file that cannot be written does not end the run. With `minutes` 0 every step is saved.
     """
 
     def __init__(
@@ -36,8 +26,8 @@ class SaveResume(Callback):
         self._files, self._stop = files, stop
         self._seconds, self._console = 60 * minutes, console
         self._saved = time.monotonic()
-        self.last_step: int | None = None
-        self.stopped_by = 0
+        self.last_step: int | None = None  # that was saved
+        self.stopped_by = 0  # number of the signal that ended training
 
     def on_start(self, loop: Loop[Any]) -> None:
         if loop.step:
@@ -74,7 +64,6 @@ class SaveResume(Callback):
             self.last_step = loop.step
 
     def _written(self, loop: Loop[Any], state: dict[str, Any]) -> bool:
-        """Write a file, and return whether it could be written."""
         content = io.BytesIO()
         described = {"owner": self._files.owner, "settings": self._files.settings}
         torch.save({**state, **described}, content)

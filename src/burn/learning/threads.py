@@ -13,11 +13,7 @@ from burn.runtime.threads import ThreadChooser
 
 
 class Threads(Callback):
-    """Sets the number of threads that a chooser chooses, which a resumed run goes on with.
-
-    Args:
-        chooser: Chooses by the time, and the processor time, from batch to batch.
-    """
+    """Sets the number of threads that a chooser chooses, which a resumed run goes on with."""
 
     def __init__(self, chooser: ThreadChooser) -> None:
         self.chooser = chooser
@@ -40,8 +36,7 @@ class Threads(Callback):
     def on_end(self, loop: Loop[Any]) -> None:
         torch.set_num_threads(self.chooser.most)
 
-    def on_failure(self, loop: Loop[Any]) -> None:
-        torch.set_num_threads(self.chooser.most)
+    on_failure = on_end
 
     def state_dict(self) -> dict[str, Any]:
         return self.chooser.state_dict()

@@ -9,16 +9,9 @@ from burn.runtime.hardware import cores
 
 
 def require_within(low: float, high: float, prefix: str = "", **values: float | None) -> None:
-    """Check that every given value lies in `low` … `high`.
+    """Raise UserError unless each value, by the name of its setting, is None or in `low` … `high`.
 
-    Args:
-        low: Smallest value that is allowed.
-        high: Largest value that is allowed.
-        prefix: Name of the group of settings with its dot, such as `burn.`, or nothing.
-        values: Values by the name of their setting; None is not checked.
-
-    Raises:
-        UserError: A value is outside, or not a number. The message names the option and the value.
+    `prefix` is the name of a group of settings with its dot, such as `burn.`.
     """
     for name, value in values.items():
         if value is not None and not low <= value <= high:
@@ -28,15 +21,7 @@ def require_within(low: float, high: float, prefix: str = "", **values: float | 
 
 
 def require_processes(low: int, **values: int | None) -> None:
-    """Check numbers of processes: at most four per core of this machine, or 64 if that is more.
-
-    Args:
-        low: Smallest number that is allowed.
-        values: Numbers by the name of their setting; None is not checked.
-
-    Raises:
-        UserError: A number is outside. The message names the option and the value.
-    """
+    """Check numbers of processes: at most four per core of this machine, or 64 if that is more."""
     most = max(64, 4 * cores())
     for name, value in values.items():
         if value is not None and not low <= value <= most:
@@ -49,11 +34,7 @@ def require_processes(low: int, **values: int | None) -> None:
 
 
 def require_share(max_bad: str) -> float:
-    """Return the largest share of unreadable images that `--max-bad` allows, in [0, 1].
-
-    Raises:
-        UserError: `max_bad` is not a share, such as 1% or 0.01.
-    """
+    """Return the largest share of unreadable images that `--max-bad` allows, in [0, 1]."""
     try:
         share = float(max_bad.removesuffix("%"))
     except ValueError:

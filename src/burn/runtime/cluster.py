@@ -21,12 +21,7 @@ from burn.runtime.compute import Device
 
 @dataclass(frozen=True)
 class Share:
-    """What a task is given of a node.
-
-    Attributes:
-        cores: Number of cores.
-        gpus: Number of GPUs, 0 or 1.
-    """
+    """What a task is given of a node: a number of cores, and 0 or 1 GPUs."""
 
     cores: int
     gpus: int
@@ -37,19 +32,12 @@ _MARK = ".cluster"  # file by which a node sees that the folder is the command's
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a command was given that nodes of a cluster carry out.
+    """Where a command was given that nodes of a cluster carry out."""
 
-    Attributes:
-        folder: Its working directory.
-        out: The folder that it writes, which all nodes must see.
-        token: Content of a file in `out` that marks it.
-        version: Its version of burn.
-    """
-
-    folder: Path
-    out: Path
-    token: str
-    version: str
+    folder: Path  # its working directory
+    out: Path  # the folder that it writes, which all nodes must see
+    token: str  # content of a file in `out` that marks it
+    version: str  # of its burn
 
     @classmethod
     @contextlib.contextmanager
@@ -64,11 +52,7 @@ class Origin:
                 (out / _MARK).unlink()
 
     def check(self) -> None:
-        """Check that this node can do the command's work.
-
-        Raises:
-            UserError: It has another version of burn, or lacks a folder.
-        """
+        """Raise UserError if this node has another version of burn, or lacks a folder."""
         if self.version != version("burn-ssl"):
             raise UserError(f"it has burn {version('burn-ssl')}, the command is of {self.version}")
         if not self.folder.is_dir():
@@ -84,11 +68,7 @@ class Origin:
 
 
 def require_address(address: str) -> None:
-    """Check that an address is auto or HOST:PORT.
-
-    Raises:
-        UserError: It is not.
-    """
+    """Raise UserError unless an address is auto or HOST:PORT."""
     if address.startswith("ray://"):
         raise UserError(
             f"--cluster {address}: Ray's client is not supported; give the command on a node of "
@@ -103,11 +83,8 @@ def require_address(address: str) -> None:
 def joined(address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster in this context, unless this process already is; None does nothing.
 
-    Args:
-        address: "auto" for the cluster of this machine or of RAY_ADDRESS, or HOST:PORT of its head.
-
-    Raises:
-        UserError: Ray is not installed, or there is no cluster at the address.
+    The address is "auto" for the cluster of this machine or of RAY_ADDRESS, or HOST:PORT of its
+    head.
     """
     if address is None:
         yield
@@ -164,20 +141,11 @@ def share_of(
     cores: int | None,
     option: str = "--cores",
 ) -> Share:
-    """Return what each task is given of a node.
+    """Return what each task is given of a node; `nodes` are their resources, as Ray names them.
 
     A task has a GPU where there are any and the device is not cpu. By default it has as many cores
     as there are for each GPU of a node, or, on the CPU, as many as let all tasks begin at once.
-
-    Args:
-        nodes: The resources of each node, as Ray names them.
-        tasks: Number of tasks.
-        device: Where the networks run.
-        cores: Number of cores; None for the default.
-        option: What sets `cores`, for the message.
-
-    Raises:
-        UserError: No node has a GPU or the cores.
+    `option` is what sets `cores`, for the message.
     """
     with_cores = [node for node in nodes if node.get("CPU", 0) >= 1]
     with_gpu = [node for node in with_cores if node.get("GPU", 0) >= 1]

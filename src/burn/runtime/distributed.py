@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -47,28 +47,16 @@ def _say_waiting(count: int) -> None:
 
 @dataclass(frozen=True)
 class Processes:
-    """The group of processes that share the job, and the place of this process in it.
+    """The group of processes that share the job, and the place of this process in it."""
 
-    Attributes:
-        device: Device of this process.
-        count: Number of processes.
-        rank: Rank of this process, from 0.
-        local_count: Number of the processes that run on this machine.
-    """
-
-    device: torch.device
+    device: torch.device  # of this process
     count: int = 1
-    rank: int = 0
-    local_count: int = 1
+    rank: int = 0  # of this process, from 0
+    local_count: int = 1  # number of the processes that run on this machine
 
     @classmethod
     def start(cls, device: torch.device) -> Processes:
-        """Join the group that the environment announces, if it announces one.
-
-        Raises:
-            UserError: The environment's variables contradict each other, or the group cannot be
-                joined.
-        """
+        """Join the group that the environment announces, if any; UserError says why that fails."""
         place = ranks()
         if place.count == 1:
             return cls(device)
@@ -101,10 +89,6 @@ class Processes:
         """True in the process that writes and prints, which is the first."""
         return self.rank == 0
 
-    def share(self, batch: Sequence[Any]) -> Sequence[Any]:
-        """Return this process's part of a batch."""
-        return batch[self.rank :: self.count]
-
     def wrap(self, module: nn.Module) -> Any:
         """Return the module with its gradients averaged over the processes."""
         return module if self.count == 1 else DistributedDataParallel(module)
@@ -131,13 +115,9 @@ class Processes:
         return values
 
     def run_on_main(self, work: Callable[[], T]) -> T | None:
-        """Run `work` on the first process while the others wait.
+        """Return what `work` returns on the first process, and None on the others, which wait.
 
-        Returns:
-            What `work` returns on the first process, and None on the others.
-
-        Raises:
-            UserError: `work` raised it, or an OSError; the other processes raise ReportedByMain.
+        A UserError or OSError of it is raised as UserError, and on the others as ReportedByMain.
         """
         result, error = None, None
         if self.is_main:
@@ -161,12 +141,7 @@ class Processes:
         return results[0] if self.is_main else work()
 
     def fail(self, message: str) -> NoReturn:
-        """Raise an error that every process finds; only the first process reports it.
-
-        Raises:
-            UserError: In the first process.
-            ReportedByMain: In all others.
-        """
+        """Raise UserError in the first process, which reports it, ReportedByMain in others."""
         raise UserError(message) if self.is_main else ReportedByMain(message)
 
     @contextlib.contextmanager

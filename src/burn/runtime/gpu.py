@@ -24,14 +24,10 @@ def gpu_arithmetic(
     """Set how a CUDA device computes in this context; afterwards the settings are as before.
 
     float32 is IEEE's: by default cuDNN rounds the inputs of convolutions to TF32, which has 10 bits
-    of mantissa.
-
-    Args:
-        device: The device; nothing is set for a CPU.
-        fixed_shapes: Whether most batches have one shape. cuDNN then times its algorithms at the
-            first batch and takes the fastest.
-        deterministic: Whether the same run gives the same bits. cuDNN then times nothing, and an
-            operation that has no deterministic form raises RuntimeError.
+    of mantissa. With `fixed_shapes`, for batches that mostly have one shape, cuDNN times its
+    algorithms at the first batch and takes the fastest. With `deterministic` it times nothing, the
+    same run gives the same bits, and an operation that has no deterministic form raises
+    RuntimeError.
     """
     if device.type != "cuda":
         yield
@@ -76,12 +72,9 @@ def describe_arithmetic(device: torch.device) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def gpu_failures_named(smaller: str) -> Iterator[None]:
-    """Turn failures of a GPU that the user can avoid into UserError.
+    """Turn a GPU's lack of memory, or of an operation's deterministic form, into UserError.
 
-    They are memory that runs out, and an operation without a deterministic form.
-
-    Args:
-        smaller: What did not fit, and how to make it smaller.
+    `smaller` says what did not fit, and how to make it smaller.
     """
     try:
         yield
@@ -98,12 +91,9 @@ def gpu_failures_named(smaller: str) -> Iterator[None]:
 
 
 def read_later(numbers: Tensor) -> Callable[[], list[float]]:
-    """Copy numbers from a GPU without waiting, and return a function that waits for the copy.
+    """Copy numbers, (count,), from a GPU without waiting; the returned function waits for the copy.
 
-    The function waits for what the GPU was given before this call, not for what comes after it.
-
-    Args:
-        numbers: Shape (count,), on a CUDA device.
+    It waits for what the GPU was given before this call, not for what comes after it.
     """
     copy = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
     copy.copy_(numbers, non_blocking=True)

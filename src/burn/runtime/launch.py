@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from burn.core.errors import UserError
+from burn.runtime.hardware import cores
 from burn.runtime.signals import ending_signals
 
 _GRACE = 25.0  # seconds from SIGTERM to SIGKILL
@@ -25,22 +26,12 @@ _MARK = "BURN_LAUNCHED"
 
 
 def launch(arguments: Sequence[str], devices: int, num_nodes: int) -> int:
-    """Run `burn ARGUMENTS` in `devices` processes.
+    """Run `burn ARGUMENTS` in `devices` processes on this machine, and return the exit status.
 
-    With several machines it must be started on each, with NODE_RANK (0, 1, …), MASTER_ADDR and
-    MASTER_PORT (29500 if unset) in the environment. Signals are forwarded to all processes. If one
-    fails or is killed, the others are ended too.
-
-    Args:
-        arguments: Arguments of the command.
-        devices: Number of processes on this machine.
-        num_nodes: Number of machines.
-
-    Returns:
-        The exit status: that of the process that failed, 128 + signal if a signal killed it.
-
-    Raises:
-        UserError: The environment lacks a variable.
+    It is that of the process that failed, 128 + signal if a signal killed it. With several machines
+    the command must be started on each, with NODE_RANK (0, 1, …), MASTER_ADDR and MASTER_PORT
+    (29500 if unset) in the environment; UserError names a lacking one. Signals are forwarded to all
+    processes. If one fails or is killed, the others are ended too.
     """
     shared = _environment(devices, num_nodes)
     node = int(shared["NODE_RANK"])
@@ -83,24 +74,18 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
             )
         address, port = given["MASTER_ADDR"], given.get("MASTER_PORT", "29500")
     else:
-        address, port = "127.0.0.1", str(_free_port())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = max(1, (cores or 1) // devices)
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            address, port = listening.getsockname()
     return {
         "WORLD_SIZE": str(devices * num_nodes),
         "LOCAL_WORLD_SIZE": str(devices),
         "NODE_RANK": given["NODE_RANK"] if num_nodes > 1 else "0",
         _MARK: "1",
         "MASTER_ADDR": address,
-        "MASTER_PORT": port,
-        "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", str(threads)),
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", str(max(1, cores() // devices))),
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: list[int]) -> int:

@@ -16,14 +16,7 @@ _drawing = threading.RLock()
 
 @contextlib.contextmanager
 def sole_use(what: str) -> Iterator[None]:
-    """Refuse work that trains while another thread of this process does.
-
-    Args:
-        what: The work, for the message.
-
-    Raises:
-        UserError: Another thread trains.
-    """
+    """Refuse by UserError to begin work that trains while another thread of this process does."""
     if not _training.acquire(blocking=False):
         raise UserError(
             f"{what} cannot begin while another thread of this process trains, because threads "
@@ -38,11 +31,7 @@ def sole_use(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's random state; other threads that do so wait until this context ends.
-
-    Args:
-        seed: The seed.
-    """
+    """Seed torch's random state; other threads that do so wait until this context ends."""
     with _drawing:
         torch.manual_seed(seed)
         yield

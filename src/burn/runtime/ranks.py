@@ -16,27 +16,16 @@ _MOST_PROCESSES = 100_000
 
 @dataclass(frozen=True)
 class Ranks:
-    """Place of this process among those of its job.
+    """Place of this process among those of its job."""
 
-    Attributes:
-        count: Number of processes of the job; 1 where nothing started more.
-        rank: Rank of this process, in 0 … count - 1.
-        local_count: Number of the job's processes on this machine.
-        local_rank: Rank of this process on this machine, in 0 … local_count - 1.
-    """
-
-    count: int = 1
-    rank: int = 0
-    local_count: int = 1
-    local_rank: int = 0
+    count: int = 1  # of the processes of the job; 1 where nothing started more
+    rank: int = 0  # in 0 … count - 1
+    local_count: int = 1  # of the job's processes on this machine
+    local_rank: int = 0  # in 0 … local_count - 1
 
 
 def ranks() -> Ranks:
-    """Return the place of this process, from the environment.
-
-    Raises:
-        UserError: A variable is not a number, or is out of the range that the others allow.
-    """
+    """Return the place of this process, from the environment, whose values are checked."""
     _take_names_of_srun()
     count = _integer("WORLD_SIZE", 1, 1, _MOST_PROCESSES)
     if count > 1 and "RANK" not in os.environ:
@@ -52,33 +41,14 @@ def ranks() -> Ranks:
     return Ranks(count, rank, local_count, local_rank)
 
 
-def in_group() -> bool:
-    """Return whether this process is one of several on one job.
-
-    Raises:
-        UserError: As `ranks`.
-    """
-    return ranks().count > 1
-
-
 def require_alone(command: str) -> None:
-    """Check that a command that is one process, or starts others itself, does not run in a group.
-
-    Args:
-        command: The command, for the message.
-
-    Raises:
-        UserError: This process is one of several.
-    """
-    if in_group():
+    """Check that a command that is one process, or starts some itself, does not run in a group."""
+    if ranks().count > 1:
         raise UserError(f"burn {command} cannot run under torchrun or srun: start it directly")
 
 
 def _integer(name: str, default: int, low: int, high: int, why: str = "") -> int:
-    """Return a variable of the environment as a number, or the default if it is unset.
-
-    Raises UserError naming the variable and its value unless it is in `low` … `high`.
-    """
+    """Return a variable of the environment as a number in `low` … `high`, the default if unset."""
     text = os.environ.get(name, str(default)).strip()
     plain = text.isascii() and text.isdecimal() and len(text) <= 18
     if not plain or not low <= int(text) <= high:

@@ -12,7 +12,6 @@ from typing import Any
 
 from burn.core.errors import Interrupted
 
-_ALWAYS = (signal.SIGINT, signal.SIGTERM)
 # A closed terminal, a limit of processor time, and what batch systems send before they kill.
 _UNLESS_TAKEN = tuple(
     getattr(signal, name)
@@ -28,7 +27,7 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     ignores SIGHUP, and a program that uses burn may have a handler of its own.
     """
     free = (number for number in _UNLESS_TAKEN if signal.getsignal(number) == signal.SIG_DFL)
-    return (*_ALWAYS, *free)
+    return (signal.SIGINT, signal.SIGTERM, *free)
 
 
 _ERASE_LINE = "\r\x1b[2K"  # erases a progress bar, which is drawn again below the message
@@ -39,17 +38,11 @@ class StopRequest:
 
     The first Ctrl-C is answered on stderr by "ENDING; press Ctrl-C again to stop now". Of several
     processes on one job, only the first answers.
-
-    Args:
-        ending: What happens after the first Ctrl-C.
-
-    Attributes:
-        number: Number of the signal that made the request, 0 before there is one.
     """
 
     def __init__(self, ending: str = "finishing this step") -> None:
-        self.number = 0
-        self._ending = ending
+        self.number = 0  # of the signal that made the request
+        self._ending = ending  # what happens after the first Ctrl-C
         self._answers: list[tuple[int, bytes]] = []  # descriptor and text, until it is written
         self._presses = 0  # times that the listening thread has seen Ctrl-C
         self._raised = 0
@@ -64,7 +57,7 @@ class StopRequest:
         # the thread's count tells the handler that there were two, or the thread sends one again.
         if self._at_once:
             self.number = self.number or number
-            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+            raise _interruption(number)
         if number == signal.SIGINT and (self.requested or self._presses > 1):
             if 0 < self._presses <= self._raised + 1:
                 return
@@ -83,16 +76,11 @@ class StopRequest:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Make signals interrupt in this context, which has no steps between which to stop.
-
-        Raises:
-            KeyboardInterrupt: After a signal, in this context or before; `Terminated` after another
-                signal than Ctrl-C's.
-        """
+        """Make signals, earlier ones too, interrupt in this context, which has no steps."""
         self._at_once = True
         try:
             if self.requested:
-                raise KeyboardInterrupt if self.number == signal.SIGINT else Terminated(self.number)
+                raise _interruption(self.number)
             yield
         finally:
             self._at_once = False
@@ -174,16 +162,10 @@ _installed: list[StopRequest] = []  # the requests whose handlers are installed
 
 
 def raise_requested() -> None:
-    """Raise what a signal has asked for, in work that may never reach the end of its step.
-
-    Raises:
-        KeyboardInterrupt: A request to stop was made; `Terminated` by another signal than Ctrl-C's.
-    """
+    """Raise what a signal has asked for, in work that may never reach the end of its step."""
     for request in _installed:
         if request.requested:
-            if request.number == signal.SIGINT:
-                raise KeyboardInterrupt
-            raise Terminated(request.number)
+            raise _interruption(request.number)
 
 
 _END = b"\0"
@@ -241,15 +223,15 @@ def signals_wait() -> Iterator[None]:
 
 
 class Terminated(KeyboardInterrupt):
-    """Another signal as an exception, raised where Ctrl-C would raise KeyboardInterrupt.
-
-    Args:
-        number: Number of the signal.
-    """
+    """Another signal as an exception, raised where Ctrl-C would raise KeyboardInterrupt."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
+
+
+def _interruption(number: int) -> KeyboardInterrupt:
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
 _unseen: list[KeyboardInterrupt] = []  # raised by a handler; `interrupted` has not seen it yet
@@ -266,7 +248,7 @@ def signals_raise() -> Iterator[None]:
     """
 
     def handle(number: int, _frame: Any) -> None:
-        _unseen[:] = [KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)]
+        _unseen[:] = [_interruption(number)]
         raise _unseen[0]
 
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
@@ -294,11 +276,7 @@ def signals_raise() -> Iterator[None]:
 
 
 def raise_unseen() -> None:
-    """Raise the exception of a signal in `signals_raise` again if it was swallowed.
-
-    Raises:
-        KeyboardInterrupt: There is one; `Terminated` after another signal than Ctrl-C.
-    """
+    """Raise the exception of a signal in `signals_raise` again if it was swallowed."""
     if _unseen:
         raise _unseen[0]
 

@@ -15,20 +15,13 @@ class SafeStream:
 
     Where the reader of a pipe has left, or a disk is full, the stream's descriptor becomes the null
     device, so that neither child processes nor the interpreter's end meet the same failure again.
-
-    Args:
-        stream: The stream to write to.
-
-    Attributes:
-        failure: The first error, or None.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self.failure: OSError | None = None
+        self.failure: OSError | None = None  # the first one
 
     def write(self, text: str) -> int:
-        """Write text, unless an earlier write has failed."""
         if self.failure is None:
             try:
                 self._stream.write(text)
@@ -37,12 +30,10 @@ class SafeStream:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write each of the lines."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Flush the stream, unless an earlier write has failed."""
         if self.failure is None:
             try:
                 self._stream.flush()

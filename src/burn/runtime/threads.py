@@ -31,28 +31,19 @@ class ThreadChooser:
     The first trial begins with the second step. There is another when the rate has fallen to less
     than 0.7 of the best since the last one. While fewer than all threads compute, a few steps now
     and then try the other numbers, because what else runs may have ended; if one of them seems
-    faster, a trial follows. The steps of the first trial are the same in every run, so that runs
-    on an idle machine compute the same bits.
+    faster, a trial follows. The steps of the first trial are the same in every run, so that runs on
+    an idle machine compute the same bits.
 
     In a short run a trial would cost too much where all threads are best. It has one, of the other
     numbers alone, only after two steps in which the process was given little more than half of its
     threads' time, which it is given on an idle machine.
-
-    Args:
-        most: Largest number of threads.
-        short: Whether the run is short.
-
-    Attributes:
-        threads: Number of threads for the next step.
-        steps: Number of steps that each number of threads computed.
-        reason: The last choice and the rates that led to it, or "" before the first.
     """
 
     def __init__(self, most: int, *, short: bool = False) -> None:
-        self.most = self.threads = self._chosen = most
+        self.most = self.threads = self._chosen = most  # `threads` is for the next step
         self._short, self._waited = short, 0  # steps in a row in which threads waited
-        self.steps: dict[int, int] = {}
-        self.reason = ""
+        self.steps: dict[int, int] = {}  # that each number of threads computed
+        self.reason = ""  # the last choice, and the rates that led to it
         self._pause = _PAUSE
         self._since = 0  # steps since the last trial
         self._newest: deque[float] = deque(maxlen=_WINDOW)  # seconds per image
@@ -64,10 +55,8 @@ class ThreadChooser:
     def step(self, images: int, seconds: float | None, busy: float = math.inf) -> None:
         """Record a step that `threads` threads computed, and set `threads` for the next one.
 
-        Args:
-            images: Number of images of the step.
-            seconds: Time since the end of the step before, or None where there was none.
-            busy: Processor time of this process in these seconds.
+        `seconds` is the time since the end of the step before, None where there was none, and
+        `busy` is this process's processor time in it.
         """
         self.steps[self.threads] = self.steps.get(self.threads, 0) + 1
         seconds_per_image = None if seconds is None else max(seconds, 1e-9) / max(1, images)
@@ -116,10 +105,11 @@ class ThreadChooser:
 
     def _rates(self) -> dict[int, float]:
         """Return images per second of each number of threads of the trial."""
-        return {
-            threads: 1 / statistics.median(_without_firsts(each) or [math.inf])
-            for threads, each in self._tried.items()
-        }
+        rates = {}
+        for threads, times in self._tried.items():
+            counted = [s for place, s in enumerate(times) if place % _STEPS and s is not None]
+            rates[threads] = 1 / statistics.median(counted or [math.inf])
+        return rates
 
     def _watch(self, seconds_per_image: float | None) -> None:
         """Begin a trial if it is the first one, or if the rate gives a reason."""
@@ -169,11 +159,7 @@ class ThreadChooser:
 def thread_chooser(batches: int) -> ThreadChooser | None:
     """Return what chooses the number of threads of a training on the CPU while it runs.
 
-    Args:
-        batches: Number of batches.
-
-    Returns:
-        None where the user gave a number, there is but one, or the training is too short to choose.
+    It is None where the user gave a number, there is but one, or the batches are too few to choose.
     """
     import torch
 
@@ -182,7 +168,3 @@ def thread_chooser(batches: int) -> ThreadChooser | None:
     if most == 1 or pinned or batches < _LEAST:
         return None
     return ThreadChooser(most, short=batches < _FEWEST)
-
-
-def _without_firsts(times: list[float | None]) -> list[float]:
-    return [s for place, s in enumerate(times) if place % _STEPS and s is not None]

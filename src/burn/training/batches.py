@@ -14,14 +14,7 @@ from burn.recipes.schema import Recipe
 def stage_views(
     recipe: Recipe, method: Method, seed: int, cache: FeatureCache | None = None
 ) -> Transform:
-    """Return the transform that draws a stage's views of an image.
-
-    Args:
-        recipe: The recipe of the run.
-        method: The method of the stage.
-        seed: The random seed of the stage.
-        cache: The cache of the teacher's features for the same seed, or None.
-    """
+    """Return the transform that draws a stage's views of an image."""
     configs = recipe.view_configs(method.num_views)
     views = random_views(configs, seed, recipe.teacher_configs(method.num_taught), cache)
     return lambda image, epoch, index: views(image, recipe.view_epoch(epoch), index)
@@ -41,19 +34,8 @@ def stage_batches(
 ) -> EpochLoader:
     """Return the data loader of a stage, which yields one process's micro-batches.
 
-    Args:
-        recipe: The recipe of the run.
-        method: The method of the stage.
-        source: The images.
-        seed: The random seed of the stage.
-        workers: Number of data-loader workers.
-        rank: Rank of this process.
-        count: Number of processes that share a batch.
-        cache: The cache of the teacher's features for the same seed, or None.
-        pin: Put batches into page-locked memory, for a GPU.
-
-    Raises:
-        UserError: There are fewer images than processes.
+    `cache` is that of the teacher's features for the same seed; `pin` puts batches into page-locked
+    memory, for a GPU. Fewer images than processes raise UserError.
     """
     batch_size = recipe.batch_size // recipe.accumulate // count
     views = stage_views(recipe, method, seed, cache)

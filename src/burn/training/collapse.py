@@ -20,20 +20,14 @@ from torch.nn import functional as F
 from burn.core.thresholds import RANK_ALARM, SPREAD_ALARM, TARGET_ALARM
 
 _ENOUGH_IMAGES = 32
-
-
 _ENOUGH_FOR_CLASSES = 0.8  # a window holds at least the number of classes to this power in images
 
 
 def effective_rank(features: Tensor) -> float:
     """Return RankMe (Garrido et al., 2023): exp of the entropy of the normalised singular values.
 
-    Args:
-        features: (batch, dimension).
-
-    Returns:
-        A number between 1 and min(batch, dimension); 1 if all features are 0, NaN if one is not
-        finite.
+    For features (batch, dimension) it is between 1 and min(batch, dimension); 1 if all of them are
+    0, NaN if one is not finite.
     """
     if not features.isfinite().all():
         return math.nan
@@ -43,20 +37,15 @@ def effective_rank(features: Tensor) -> float:
 
 
 class _Monitor:
-    """A monitor whose attributes are its state, so that a resumed run writes the same numbers.
-
-    Attributes:
-        collapsed_at: The step at which the alarm was first raised, or None.
-    """
+    """A monitor whose attributes are its state, so that a resumed run writes the same numbers."""
 
     def __init__(self) -> None:
-        self.collapsed_at: int | None = None
+        self.collapsed_at: int | None = None  # step at which the alarm was first raised
 
     def state_dict(self) -> dict[str, Any]:
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict()` returned."""
         vars(self).update(state)
 
 
@@ -73,15 +62,11 @@ class FeatureMonitor(_Monitor):
         self._low = 0  # measurements in a row below an alarm
 
     def look(self, features: Tensor, step: int) -> dict[str, float]:
-        """Measure the features of a batch.
-
-        Args:
-            features: (batch, dimension).
-            step: Number of the optimizer step.
+        """Measure the features, (batch, dimension), of a batch at an optimizer step.
 
         Returns:
-            `feature_rank`, the effective rank of the features minus their mean, between 1 and
-            batch - 1; and `feature_spread`, the root mean square distance of the features, each
+            `feature_rank`, the effective rank of the features minus their mean, at least 1 and less
+            than batch; and `feature_spread`, the root mean square distance of the features, each
             scaled to length 1, from their mean: 0 if all have one direction, and at most 1
             (SimSiam's standard deviation in units of 1/sqrt(dimension)). {} for fewer than 32
             images.
@@ -129,10 +114,7 @@ class TargetMonitor(_Monitor):
         self._count += len(probabilities)
 
     def close(self, step: int) -> dict[str, float]:
-        """Close the window at a step, unless it holds too few images.
-
-        Args:
-            step: Number of the optimizer step.
+        """Close the window at an optimizer step, unless it holds too few images.
 
         Returns:
             `target_entropy`, the entropy of the mean of p1 as a share of log C;
@@ -159,12 +141,7 @@ class TargetMonitor(_Monitor):
 
 
 def collapse_message(step: int, numbers: Mapping[str, float] | None = None) -> str:
-    """Return the message about a collapsed target.
-
-    Args:
-        step: The step at which the alarm was raised.
-        numbers: Numbers of that step to include; the summary at the end has none.
-    """
+    """Return the message about a collapsed target; `numbers` are that step's, to include."""
     seen = (
         f" (entropy of mean p1 {numbers['target_entropy']:.2f} of log C, alarm below "
         f"{TARGET_ALARM}; largest class {numbers['target_peak']:.2f})"
@@ -178,12 +155,7 @@ def collapse_message(step: int, numbers: Mapping[str, float] | None = None) -> s
 
 
 def features_message(step: int, numbers: Mapping[str, float] | None = None) -> str:
-    """Return the message about collapsed features of the backbone.
-
-    Args:
-        step: The step at which the alarm was raised.
-        numbers: Numbers of that step to include; the summary at the end has none.
-    """
+    """Return the message about collapsed features of the backbone, likewise."""
     seen = (
         f" (its features minus their mean have rank {numbers['feature_rank']:.1f}, alarm below "
         f"{RANK_ALARM:g}; their spread is {numbers['feature_spread']:.4f}, alarm below "

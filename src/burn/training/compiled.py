@@ -29,7 +29,6 @@ _LEAST = (2, 14)
 
 
 def compiles_layers() -> bool:
-    """Return whether this PyTorch compiles burn's layers."""
     major, minor = torch.__version__.split(".")[:2]
     return (int(major), int(minor)) >= _LEAST
 
@@ -37,14 +36,11 @@ def compiles_layers() -> bool:
 def compile_training(backbone: Backbone, report: Callable[[str], None]) -> None:
     """Run a backbone's training passes through torch.compile, from now on.
 
-    Evaluation is not compiled, which would take as long again. Neither is a batch of another
-    length than the first of its size in pixels: the incomplete last batch of an epoch. Frozen
-    networks run as a folded copy, whose exact bits a cache stores. Where the network cannot be
-    compiled, for want of a C++ compiler or of a newer PyTorch for instance, it trains uncompiled.
-
-    Args:
-        backbone: The network.
-        report: Receives one line if the network cannot be compiled.
+    Evaluation is not compiled, which would take as long again. Neither is a batch of another length
+    than the first of its size in pixels: the incomplete last batch of an epoch. Frozen networks run
+    as a folded copy, whose exact bits a cache stores. Where the network cannot be compiled, for
+    want of a C++ compiler or of a newer PyTorch for instance, it trains uncompiled, and `report`
+    receives one line.
     """
     if not compiles_layers():
         report(
@@ -107,7 +103,6 @@ class WideBatchNorm(TorchFunctionMode):
 
 
 def _compile_errors() -> tuple[type[Exception], ...]:
-    """Return what torch.compile raises where it cannot compile a function."""
     from torch._dynamo.exc import TorchDynamoException
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -38,12 +39,7 @@ _SHUFFLED = "each step permutes its images in an order that is drawn on the CPU"
 
 
 def why_not_recorded(name: str, config: Any) -> str | None:
-    """Return why no step of a method can be recorded, or None where steps can be.
-
-    Args:
-        name: Name of the method.
-        config: Its settings.
-    """
+    """Return why no step of a method with these settings can be recorded, or None if some can."""
     if name in ("mocov2", "infomin") or (name == "s2bnn" and config.contrastive):
         return _SHUFFLED
     return None if name in _NUMBERS else "it is not known what a step of it depends on"
@@ -103,12 +99,8 @@ class CudaRecorder:
 class StepGraph:
     """Forward and backward pass of a method, recorded when it has run a few times.
 
-    Args:
-        method: The method, in training mode.
-        name: Its name.
-        num_images: Images of a whole batch. Steps with fewer, where some could not be read, are
-            not recorded.
-        recorder: Records the kernels.
+    The method is in training mode. `num_images` are those of a whole batch: steps with fewer, where
+    some could not be read, are not recorded.
     """
 
     def __init__(self, method: Method, name: str, num_images: int, recorder: Recorder) -> None:
@@ -127,17 +119,9 @@ class StepGraph:
     def step(self, batch: Batch, progress: float) -> StepOutput | None:
         """Compute the loss of a batch and all gradients, which `give_gradients` hands out.
 
-        Args:
-            batch: The batch, on the GPU.
-            progress: As in `Method.forward`.
-
-        Returns:
-            The method's output, detached, whose tensors are the caller's; or None if the step is
-            one that must run as without graphs, and nothing was computed.
-
-        Raises:
-            UserError: The step cannot be recorded.
-            GradientFlowError: The loss has no gradient.
+        Returns the method's output, detached, whose tensors are the caller's; or None if the step
+        is one that must run as without graphs, and nothing was computed. UserError says why a step
+        cannot be recorded.
         """
         phase = _phase(self._method, progress)
         if phase is None or len(batch.indices) != self._num_images or batch.cached is not None:
@@ -173,10 +157,7 @@ class StepGraph:
 
     def _begin(self, progress: float) -> None:
         """Run a step that is not recorded yet, or record it and run it."""
-
-        def run() -> None:
-            self._run(progress)
-
+        run = partial(self._run, progress)
         parameters = list(self._method.parameters())
         for parameter in parameters:
             parameter.grad = None  # so that recorded gradients get memory of the graph's own
@@ -185,8 +166,16 @@ class StepGraph:
             self._warm += 1
             self._recorder.warm_up(run)
         else:
-            with _failures_named(self._name):
+            try:
                 self._replay = self._recorder.record(run)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                said = " ".join(str(error).split())[:200]
+                raise UserError(
+                    f"--cuda-graphs: a step of method {self._name} cannot be recorded ({said}); "
+                    "leave the option out"
+                ) from error
             self._replay()
         self._gradients = [(parameter, parameter.grad) for parameter in parameters]
 
@@ -218,22 +207,7 @@ def _giving(method: Method, numbers: Mapping[str, Tensor]) -> Iterator[None]:
             delattr(method, name)
 
 
-@contextmanager
-def _failures_named(method: str) -> Any:
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        said = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"--cuda-graphs: a step of method {method} cannot be recorded ({said}); leave the "
-            "option out"
-        ) from error
-
-
 def _tensors(batch: Batch) -> list[Tensor]:
-    """Return the tensors of a batch that are on its device."""
     labels = () if batch.labels is None else (batch.labels,)
     return [*batch.views, *batch.teacher_views, *labels]
 

@@ -19,18 +19,7 @@ from burn.training.start import check_start
 def open_named(
     plan: RunPlan, out: Path, machine: Machine, *, resume: bool, overwrite: bool
 ) -> Source:
-    """Check everything that a run of one process names, and open its images.
-
-    Args:
-        plan: What is trained.
-        out: The folder of the run.
-        machine: Where and how it is trained.
-        resume: Resume the run in `out`, or start it if there is none.
-        overwrite: Delete a run in `out`.
-
-    Raises:
-        UserError: Settings, data, teacher or folder cannot be used.
-    """
+    """Check everything that a run of one process names, and open its images."""
     check_settings(plan, out, machine, overwrite=overwrite)
     require_usable(out, resume=resume, overwrite=overwrite)
     if plan.teacher is not None:
@@ -44,19 +33,18 @@ def open_named(
 
 
 def check_settings(plan: RunPlan, out: Path, machine: Machine, *, overwrite: bool) -> None:
-    """Check the settings of a run, and that they do not contradict each other.
-
-    Args:
-        plan: What is trained.
-        out: The folder of the run.
-        machine: Where and how it is trained.
-        overwrite: Whether a run in `out` will be deleted.
-
-    Raises:
-        UserError: A setting cannot be used.
-    """
+    """Check the settings of a run, and that they do not contradict each other."""
     plan.check()
-    _check_teacher(plan)
+    method = plan.recipe.method
+    needs_teacher = find_method(method).needs_teacher
+    if needs_teacher and not plan.teacher:
+        recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
+        raise UserError(
+            f"method {method} needs a teacher: --teacher lite0, ARCHITECTURE:FILE, or a run of a "
+            f"teacher recipe such as {recipe}"
+        )
+    if not needs_teacher and plan.teacher is not None:
+        raise UserError(f"method {method} learns without a teacher: leave --teacher out")
     machine.check()
     for name, spec in (("teacher", plan.teacher), ("start", plan.init)):
         if overwrite:
@@ -68,22 +56,11 @@ def check_settings(plan: RunPlan, out: Path, machine: Machine, *, overwrite: boo
             "move it there if it exists"
         )
     if cache is not None and plan.teacher is None:
-        raise UserError(
-            f"--teacher-cache: method {plan.recipe.method} has no teacher; leave it out"
-        )
+        raise UserError(f"--teacher-cache: method {method} has no teacher; leave it out")
 
 
 def open_images(plan: RunPlan, out: Path, *, resume: bool) -> Source:
-    """Open the images of a run.
-
-    Args:
-        plan: What is trained.
-        out: The folder of the run.
-        resume: Whether a run in `out` is resumed.
-
-    Raises:
-        UserError: They cannot be opened.
-    """
+    """Open the images of a run, or say to a user who resumes it where to name their place."""
     try:
         return open_source(plan.data)
     except UserError as error:
@@ -95,30 +72,7 @@ def open_images(plan: RunPlan, out: Path, *, resume: bool) -> Source:
 
 
 def check_images(plan: RunPlan, source: Source, processes: int = 1) -> None:
-    """Check that images can be read, at least two for each process, and have labels if needed.
-
-    Args:
-        plan: What is trained.
-        source: The images.
-        processes: Number of processes that share the run.
-
-    Raises:
-        UserError: The images cannot be used.
-    """
+    """Check that images can be read, at least two for each process, and have labels if needed."""
     require_readable(source, at_least=2 * processes)
     if find_method(plan.recipe.method).needs_labels and (why := missing_labels(source)):
         raise UserError(f"method {plan.recipe.method} needs labels, but {why}")
-
-
-def _check_teacher(plan: RunPlan) -> None:
-    """Raise UserError unless a plan has a teacher just if its method needs one."""
-    method = plan.recipe.method
-    needs_teacher = find_method(method).needs_teacher
-    if needs_teacher and not plan.teacher:
-        recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
-        raise UserError(
-            f"method {method} needs a teacher: --teacher lite0, ARCHITECTURE:FILE, or a run of a "
-            f"teacher recipe such as {recipe}"
-        )
-    if not needs_teacher and plan.teacher is not None:
-        raise UserError(f"method {method} learns without a teacher: leave --teacher out")

@@ -14,11 +14,8 @@ from burn.recipes.optim import OptimConfig
 def parameter_groups(parts: Sequence[Part], config: OptimConfig) -> list[dict[str, Any]]:
     """Return two parameter groups for each trained part: with weight decay and without.
 
-    Matrices and convolution kernels decay; biases and the parameters of BN do not.
-
-    Args:
-        parts: The parts of a method; a part's `learning_rate` multiplies that of the optimizer.
-        config: Settings of the optimizer.
+    Matrices and convolution kernels decay; biases and the parameters of BN do not. A part's
+    `learning_rate` multiplies that of the optimizer.
     """
     groups: list[dict[str, Any]] = []
     for part in parts:
@@ -39,7 +36,6 @@ def parameter_groups(parts: Sequence[Part], config: OptimConfig) -> list[dict[st
 
 
 def build_optimizer(parts: Sequence[Part], config: OptimConfig) -> torch.optim.Optimizer:
-    """Build the optimizer for the trained parts of a method."""
     groups = parameter_groups(parts, config)
     if config.name == "adam":
         return torch.optim.Adam(

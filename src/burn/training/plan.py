@@ -13,34 +13,17 @@ from burn.runtime.compute import Device
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run trains: a recipe with its data, teacher and random seed.
+    """What a run trains: a recipe with its data, teacher and random seed."""
 
-    Attributes:
-        recipe_name: name of the recipe before the user changed its fields.
-        recipe: the recipe.
-        data: the images, in the form that `open_source` takes.
-        teacher: the teacher, in the form that `load_teacher` takes, or None.
-        seed: the random seed.
-        max_steps: number of optimizer steps to which every stage is shortened, with its schedules;
-            None for all of the recipe's steps.
-        init: the network whose weights training starts from, in the form that `load_start` takes,
-            or None for random weights.
-    """
-
-    recipe_name: str
+    recipe_name: str  # before the user changed its fields
     recipe: Recipe
-    data: str
-    teacher: str | None
+    data: str  # the images, in the form that `open_source` takes
+    teacher: str | None  # in the form that `load_teacher` takes
     seed: int = 0
-    max_steps: int | None = None
-    init: str | None = None
+    max_steps: int | None = None  # to which every stage is shortened, with its schedules
+    init: str | None = None  # in the form that `load_start` takes; None for random weights
 
     def check(self) -> None:
-        """Check the recipe and all numbers.
-
-        Raises:
-            UserError: A value is out of range, or settings contradict each other.
-        """
         self.recipe.check()
         check_backbone(self.recipe.backbone)
         if self.max_steps is not None and self.max_steps < 1:
@@ -81,11 +64,7 @@ class Machine:
 
     @property
     def skippable_steps(self) -> int:
-        """The number of steps of a stage that may be skipped.
-
-        Raises:
-            UserError: `on_nonfinite` is neither stop nor skip:N.
-        """
+        """The number of steps of a stage that may be skipped."""
         if self.on_nonfinite == "stop":
             return 0
         word, _, number = self.on_nonfinite.partition(":")
@@ -98,19 +77,10 @@ class Machine:
 
     @property
     def bad_share(self) -> float:
-        """The largest share of unreadable images, in [0, 1].
-
-        Raises:
-            UserError: `max_bad` is not a share, such as 1% or 0.01.
-        """
+        """The largest share of unreadable images, in [0, 1]."""
         return require_share(self.max_bad)
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is out of range.
-        """
         if self.monitor_every is not None:
             require_within(1, 10**9, monitor_every=self.monitor_every)
         require_processes(0, workers=self.workers)

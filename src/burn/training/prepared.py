@@ -30,26 +30,8 @@ from burn.training.teacher_cache import TeacherCache
 class PreparedRun:
     """A plan with everything that its stages share, opened and checked.
 
-    Args:
-        plan: What is trained.
-        machine: Where and how it is trained.
-        compute: Number format of the arithmetic, float32 or bfloat16.
-        processes: The processes that share the run.
-        console: Where messages are printed.
-        source: The images.
-        teacher: A teacher to use instead of loading the plan's.
-
-    Attributes:
-        resume_command: The command that resumes the run, for messages.
-        base_recipe: The recipe before the user changed its fields.
-        extendable: Whether finished stages keep what a longer run goes on from.
-        cache: The cache of the teacher's features, or None.
-        start: The weights that the run starts from, or None for random ones.
-        described: Description of the run for run.json.
-        machine_described: Description of the machine for the checkpoint.
-
-    Raises:
-        UserError: Data, teacher or cache cannot be read or do not fit the recipe.
+    `compute` is the number format of the arithmetic, float32 or bfloat16. `teacher`, where given,
+    is used instead of loading the plan's.
     """
 
     def __init__(
@@ -64,9 +46,9 @@ class PreparedRun:
     ) -> None:
         self.plan, self.machine, self.compute = plan, machine, compute
         self.processes, self.console = processes, console
-        self.resume_command = ""
-        self.base_recipe = plan.recipe
-        self.extendable = True
+        self.resume_command = ""  # for messages
+        self.base_recipe = plan.recipe  # before the user changed its fields
+        self.extendable = True  # whether finished stages keep what a longer run goes on from
         self.source = source
         check_images(plan, self.source, processes.count)
         if teacher is None and plan.teacher is not None:
@@ -74,33 +56,25 @@ class PreparedRun:
         self.teacher = teacher
         self.start = None if plan.init is None else load_start(plan.init, plan.recipe)
         check_view_size(plan.recipe)
-        self.cache = self._open_cache()
+        self.cache: TeacherCache | None = None
+        if machine.teacher_cache is not None:
+            assert self.teacher is not None  # `check_settings` has refused it
+            folder = Path(machine.teacher_cache)
+            self.cache = TeacherCache(folder, plan.recipe, self.teacher, source, compute)
         if self.teacher is not None and not (self.cache and self.cache.is_there):
             check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
         if self.cache is not None:  # only after the check that the teacher can take its views
             self.processes.run_on_main(self.cache.make)
         resolved = {"compute": compute, "device": processes.device.type}
-        self.described = describe_run(
+        self.described = describe_run(  # for run.json
             plan, self.source, self.teacher, self.start and self.start.origin, resolved
         )
         self.machine_described = describe_machine(processes.device, processes.count)
         if processes.device.type == "cuda":
             self.machine_described["cuda_graphs"] = machine.cuda_graphs
 
-    def _open_cache(self) -> TeacherCache | None:
-        """Open the cache of the teacher's features, or return None if the user gave no folder."""
-        folder, recipe = self.machine.teacher_cache, self.plan.recipe
-        if folder is None:
-            return None
-        assert self.teacher is not None  # `check_settings` has refused it
-        return TeacherCache(Path(folder), recipe, self.teacher, self.source, self.compute)
-
     def make_method(self, precision: Precision) -> Method:
-        """Build the method of a stage with the weights that the run starts from.
-
-        Raises:
-            UserError: The teacher lacks an output that the method learns from, or memory runs out.
-        """
+        """Build the method of a stage with the weights that the run starts from."""
         recipe = self.plan.recipe
         config, num_classes = recipe.settings, len(self.source.classes)
         try:
@@ -121,7 +95,6 @@ class PreparedRun:
 
     @property
     def steps(self) -> StageSteps:
-        """The steps of each stage."""
         plan = self.plan
         return stage_steps(plan.recipe, len(self.source), self.processes.count, plan.max_steps)
 
@@ -132,29 +105,14 @@ class PreparedRun:
         return several and find_method(self.plan.recipe.method).synchronize_norms
 
     def fail(self, message: str) -> NoReturn:
-        """Raise an error that every process finds; only the main process reports it.
-
-        Raises:
-            UserError: In the main process.
-            ReportedByMain: In all others.
-        """
+        """Raise an error that every process finds; only the main process reports it."""
         self.processes.fail(message)
 
     def interrupted(self, what: str, number: int) -> Interrupted:
-        """Return the exception that ends a run after a signal.
-
-        Args:
-            what: What was stopped.
-            number: Number of the signal.
-        """
+        """Return the exception that ends a run after a signal; `what` was stopped."""
         return Interrupted(f"{what}; resume with: ", number, self.resume_command)
 
 
 def stage_seed(seed: int, stage: int) -> int:
-    """Return the random seed of a stage's order and views, which differ between stages.
-
-    Args:
-        seed: The random seed of the run.
-        stage: Number of the stage, from 1.
-    """
+    """Return the random seed of a stage's order and views, which differ between stages."""
     return seed + 1000 * (stage - 1)

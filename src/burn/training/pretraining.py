@@ -27,22 +27,9 @@ from burn.training.steps import StageSteps
 
 
 class Pretraining(Learner):
-    """A method that learns.
+    """A method that learns, on the device of the processes.
 
-    Args:
-        method: The method, on the device of the processes.
-        processes: The processes that share every batch.
-        bfloat16: Whether passes run under bfloat16 autocast.
-        graph: Runs the steps that can be recorded and replayed; None to run each as it is.
-
-    Attributes:
-        in_bfloat16: Whether passes run under bfloat16 autocast.
-        output: The method's output for the last micro-batch, or None if that had too few images.
-        learned: Whether any optimizer step of the stage has changed the weights.
-        learned_in_step: Whether any micro-batch since the last optimizer step had enough images,
-            and no loss or gradient of that step has been found not finite.
-        terms_of_step: Sums of the loss and its terms over the micro-batches since the last
-            optimizer step.
+    `graph` runs the steps that can be recorded and replayed; without it each runs as it is.
     """
 
     def __init__(
@@ -59,16 +46,18 @@ class Pretraining(Learner):
         self._recorded = False  # whether the last pass was one of a recorded step
         # Momentum networks as well: what they compute must be what they average.
         self._backbones = [module for module in method.modules() if isinstance(module, Backbone)]
-        self.output: StepOutput | None = None
-        self.learned = self.learned_in_step = False
-        self.terms_of_step: dict[str, Tensor] = {}
+        self.output: StepOutput | None = None  # of the last micro-batch; None: too few images
+        self.learned = False  # whether any optimizer step of the stage has changed the weights
+        # Whether any micro-batch since the last optimizer step had enough images, and no loss or
+        # gradient of that step has been found not finite.
+        self.learned_in_step = False
+        self.terms_of_step: dict[str, Tensor] = {}  # sums since then of the loss and its terms
         # DistributedDataParallel reads this; otherwise it broadcasts every buffer at every step.
         self._ddp_params_and_buffers_to_ignore = [
             f"method.{name}" for name in redundant_buffers(method)
         ]
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context of a pass."""
         if self.in_bfloat16:
             # Without the cache of cast weights, in which the gradients of several views of a batch
             # would be added in bfloat16.
@@ -143,15 +132,6 @@ def pretraining_loop(
     steps: StageSteps,
     processes: Processes,
 ) -> Loop[Pretraining]:
-    """Return the loop of a stage.
-
-    Args:
-        learner: The method, as it learns.
-        loader: This process's micro-batches.
-        recipe: Its recipe.
-        steps: The steps of the stage.
-        processes: The processes that share every batch.
-    """
     optim = recipe.optim
     warmup = min(round(optim.warmup_epochs * steps.per_epoch), steps.total)
     return Loop(

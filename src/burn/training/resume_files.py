@@ -16,13 +16,7 @@ from burn.recipes.schema import without_other_methods
 def stage_files(
     folder: Path, owner: str = "", settings: Mapping[str, Any] | None = None
 ) -> ResumeFiles:
-    """Return the resume files of a stage.
-
-    Args:
-        folder: The folder of the stage.
-        owner: Identifies the run and the stage.
-        settings: Everything that affects the numbers of the training.
-    """
+    """Return the resume files of a stage in a folder; owner and settings as for `ResumeFiles`."""
     return ResumeFiles(folder, owner, settings, difference_of_runs, _as_now)
 
 
@@ -40,18 +34,11 @@ def _as_now(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """Find the first difference between two runs that affects their numbers.
+    """Return the first difference of two runs, as in run.json, that affects their numbers, or None.
 
     Another place of the same images, or of a teacher or start with the same weights, is no
     difference, nor is another length, to which a run is extended. Of a run whose fingerprint an
     earlier version of burn computed, the place and number of the images are compared.
-
-    Args:
-        old: The old run: `data`, `teacher`, `init`, and possibly `plan` and more, as in run.json.
-        new: The new run, likewise.
-
-    Returns:
-        The difference in words, such as `NAME was OLD, is NEW`, or None.
     """
     old = copy.deepcopy(dict(old))
     for before, now in ((old, new), (old.get("plan"), new.get("plan"))):

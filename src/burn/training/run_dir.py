@@ -40,14 +40,7 @@ PARTS = ("plan", "data", "teacher", "init")  # what a resumed run has to agree i
 
 
 def read_plan(out: Path) -> RunPlan:
-    """Read the plan of a run that was started earlier.
-
-    Args:
-        out: The folder of the run.
-
-    Raises:
-        UserError: The folder holds no run, or one of another version of burn.
-    """
+    """Read the plan of a run that was started earlier."""
     return _plan_of(read_run_file(out), out)
 
 
@@ -76,12 +69,8 @@ def describe_run(
 ) -> dict[str, Any]:
     """Describe a run for run.json, in values that can be written as JSON.
 
-    Args:
-        plan: What is trained.
-        source: The images.
-        teacher: The teacher, or None.
-        init: Where the weights that training starts from came from, or None.
-        resolved: What `auto` means on this machine: compute and device.
+    `init` is where the weights that training starts from came from. `resolved` is what `auto` means
+    on this machine: compute and device.
     """
     import torch  # here, because `read_plan` and `require_usable` do not need it
 
@@ -105,16 +94,12 @@ def _plugins_of(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def describe_machine(device: torch.device, processes: int) -> dict[str, Any]:
-    """Describe this process's machine for a checkpoint.
-
-    Args:
-        device: Where it trains.
-        processes: Number of processes that share the run.
+    """Describe this process's machine for a checkpoint of a run that `processes` share.
 
     Returns:
         Among others `device`, "cpu" or the GPU's name; `cores`, the number that the process may
-        use; `threads`, the number that torch computes with; `commit`, that of burn's source
-        when the run was started or resumed; and how a GPU computes (see `burn.runtime.gpu`).
+        use; `threads`, the number that torch computes with; `commit`, that of burn's source when
+        the run was started or resumed; and how a GPU computes (see `burn.runtime.gpu`).
     """
     import torch
 
@@ -139,11 +124,7 @@ def _plain(plan: RunPlan) -> dict[str, Any]:
 
 
 def read_run_file(out: Path) -> dict[str, Any]:
-    """Read run.json.
-
-    Raises:
-        UserError: The folder has none, it cannot be read, or another version of burn wrote it.
-    """
+    """Read run.json, or raise UserError if there is none, or one of another version of burn."""
     if not (out / RUN_FILE).exists():
         raise UserError(f"{out} holds no run to resume (no {RUN_FILE})")
     stored = read_json(out / RUN_FILE)
@@ -154,7 +135,6 @@ def read_run_file(out: Path) -> dict[str, Any]:
 
 
 def _require_kind(stored: Any, out: Path, kind: str) -> None:
-    """Raise UserError unless the run of a run.json is of a kind, which names its command."""
     of = stored.get("kind", PRETRAIN) if isinstance(stored, dict) else PRETRAIN
     if of != kind:
         raise UserError(
@@ -164,11 +144,7 @@ def _require_kind(stored: Any, out: Path, kind: str) -> None:
 
 
 def make_folder(out: Path) -> None:
-    """Create the folder of a run if it does not exist.
-
-    Raises:
-        UserError: It cannot be created.
-    """
+    """Create the folder of a run if it does not exist."""
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: give a folder")
     try:
@@ -188,15 +164,8 @@ def appears(file: Path) -> bool:
 def require_usable(out: Path, *, resume: bool, overwrite: bool, kind: str = PRETRAIN) -> None:
     """Check that a run can be written to a folder, which need not exist; nothing is changed.
 
-    Args:
-        out: The folder.
-        resume: Whether a run in the folder will be continued.
-        overwrite: Whether a run in the folder will be deleted.
-        kind: The command that the run is of.
-
-    Raises:
-        UserError: It is a file, or holds other files, or a run of another kind, or one that is
-            neither to be resumed nor overwritten, or it cannot be written.
+    A run in it must be of the command `kind`, and to be continued (`resume`) or deleted
+    (`overwrite`).
     """
     existing = next(path for path in (out, *out.parents) if os.path.lexists(path))
     if not existing.is_dir():
@@ -221,18 +190,7 @@ def open_folder(
 ) -> list[str]:
     """Prepare the folder of a run: check it, empty it or keep its run, and write run.json.
 
-    Args:
-        out: The folder, which exists.
-        described: The run, as `describe_run` describes it.
-        resume: Continue the run in the folder if there is one.
-        overwrite: Delete the run in the folder if there is one.
-
-    Returns:
-        Remarks on a resumed run, a line each.
-
-    Raises:
-        UserError: The folder holds other files, or a run that is neither to be resumed nor
-            overwritten, or a run with other settings; or it cannot be written.
+    Returns remarks on a resumed run, a line each.
     """
     for folder in (out, *out.glob("stage?")):
         remove_unfinished(folder)
@@ -252,7 +210,6 @@ def open_folder(
 
 
 def write_run_file(out: Path, described: Mapping[str, Any]) -> None:
-    """Write run.json, or raise UserError if it cannot be written."""
     try:
         write_text(out / RUN_FILE, json.dumps(described, indent=2) + "\n")
     except OSError as error:
@@ -315,15 +272,7 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
 
 
 def require_same_recipe(out: Path, plan: RunPlan) -> None:
-    """Check that a run, which may be finished, is one of a plan's recipe and length.
-
-    Args:
-        out: Folder of the run.
-        plan: The plan; its seed, images and teacher may be others.
-
-    Raises:
-        UserError: It is not; the message names the first difference.
-    """
+    """Check that a run, perhaps finished, is of a plan's recipe and length, on whatever images."""
     from burn.learning.resume_files import first_difference
 
     run_plan = read_plan(out)
@@ -342,18 +291,7 @@ def check_stage(
     number: int,
     precision: Precision,
 ) -> None:
-    """Check that the checkpoint of a finished stage belongs to a run.
-
-    Args:
-        checkpoint: The checkpoint.
-        plan: The plan of the run.
-        described: The run, as `describe_run` describes it.
-        number: Number of the stage, from 1.
-        precision: Precision of the stage.
-
-    Raises:
-        UserError: It does not; the message names the first difference.
-    """
+    """Check that the checkpoint of a finished stage belongs to a run, or name a difference."""
     from burn.training.resume_files import difference_of_runs
 
     expected = {
@@ -369,7 +307,6 @@ def check_stage(
     expected = json.loads(json.dumps(expected))
     meta = {"max_steps": plan.max_steps, **checkpoint.meta}  # earlier versions did not write it
     difference = difference_of_runs({key: meta.get(key) for key in expected}, expected)
-    meta = checkpoint.meta
     if not difference and not (
         isinstance(meta.get("monitor"), dict) and isinstance(meta.get("steps"), int)
     ):

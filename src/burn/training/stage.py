@@ -48,15 +48,7 @@ from burn.training.steps import monitor_interval
 
 
 class Stage:
-    """One stage of a run.
-
-    Args:
-        run: The run.
-        number: Number of the stage, from 1.
-        precision: Precision of its binary layers.
-        out: The folder of the run.
-        stop: Tells whether the user asked the run to stop.
-    """
+    """One stage of a run; `number` counts from 1, and `out` is the folder of the run."""
 
     def __init__(
         self, run: PreparedRun, number: int, precision: Precision, out: Path, stop: StopRequest
@@ -67,16 +59,9 @@ class Stage:
         self._owner = f"{read_run_file(out).get('run')}, stage {number}"
 
     def train(self, weights: Mapping[str, torch.Tensor] | None) -> None:
-        """Train the stage and write its checkpoint.
+        """Train the stage and write its checkpoint; without `weights` it begins as the run starts.
 
-        Args:
-            weights: The weights to begin from, or None for those that the run starts from. A resume
-                file, which a stage that is extended has as well, takes precedence.
-
-        Raises:
-            UserError: Training cannot continue, or the checkpoint cannot be written.
-            GradientFlowError: The loss does not train what it should.
-            Interrupted: A signal stopped the run.
+        A resume file, which a stage that is extended has as well, takes precedence.
         """
         run, recipe, machine = self._run, self._run.plan.recipe, self._run.machine
         processes, console = run.processes, run.console
@@ -195,11 +180,6 @@ class Stage:
         target.keep = keep
 
     def _fit(self, loop: Loop[Any], saver: SaveResume) -> None:
-        """Train to the last step.
-
-        Raises:
-            Interrupted: A signal stopped the run.
-        """
         try:
             loop.run()
         except KeyboardInterrupt:  # a second Ctrl-C
@@ -286,14 +266,8 @@ class Stage:
 def stage_chooser(machine: Machine, processes: Processes, batches: int) -> ThreadChooser | None:
     """Return what chooses the number of threads of a stage while it trains.
 
-    Args:
-        machine: Where and how the run trains.
-        processes: The processes that share it.
-        batches: Batches of the stage.
-
-    Returns:
-        None where `thread_chooser` chooses none, where the user asked for the same bits again, and
-        where compiled code would be compiled again for another number.
+    It is None where `thread_chooser` chooses none, where the user asked for the same bits again,
+    and where compiled code would be compiled again for another number.
     """
     alone = processes.device.type == "cpu" and processes.count == 1
     if not alone or machine.deterministic or machine.compile:

@@ -37,12 +37,10 @@ _OF_TRAINING = {"activation_gradient", "weight_gradient", "weight_init", "temper
 
 @dataclass(frozen=True)
 class Start:
-    """The weights that a run starts from.
+    """The weights that a run starts from, the backbone's tensors by name.
 
-    Attributes:
-        weights: The backbone's tensors by name.
-        origin: Where they came from, as plain JSON values: `spec`, `sha256`, `precision`, and
-            `labels`, the data whose labels are behind them, where there is one.
+    `origin` says where they came from, as plain JSON values: `spec`, `sha256`, `precision`, and
+    `labels`, the data whose labels are behind them, where there is one.
     """
 
     weights: Mapping[str, Tensor]
@@ -52,12 +50,8 @@ class Start:
 def load_start(spec: str, recipe: Recipe) -> Start:
     """Load the weights that a run starts from.
 
-    Args:
-        spec: A pretrained network's name, the folder of a run, or a checkpoint of burn's.
-        recipe: The recipe of the run.
-
-    Raises:
-        UserError: There is no such network, or it computes something else than the recipe's.
+    `spec` is a pretrained network's name, the folder of a run, or a checkpoint of burn's, whose
+    network must compute what the recipe's does.
     """
     from burn.checkpoints.foreign.weights import backbone_from
 
@@ -95,13 +89,7 @@ def put_in(start: Start, backbone: Backbone) -> None:
 def check_start(spec: str, recipe: Recipe | None) -> None:
     """Check by its description that a network can be started from; nothing imports torch.
 
-    Args:
-        spec: As for `load_start`.
-        recipe: The recipe of the run, or None where no recipe trains the network further, which
-            must be binary then.
-
-    Raises:
-        UserError: There is no such network, or it computes something else than the recipe's.
+    If no recipe trains it further, it must be binary.
     """
     if not names_checkpoint(spec):
         near = nearest_network(spec)

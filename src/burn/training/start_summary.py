@@ -46,21 +46,12 @@ def start_summary(
 ) -> list[str]:
     """Return the lines of the summary, from the images to the number of steps.
 
-    Args:
-        source: The images.
-        recipe: The recipe of the run.
-        steps: The steps of each stage.
-        max_steps: The user's limit of the steps of a stage, or None.
-        machine: The machine, as `burn.training.run_dir.describe_machine` describes it.
-        compute: Number format of the arithmetic.
-        workers: Number of data-loader workers of each process.
-        across_processes: Text that says over which images of several processes BN computes its
-            statistics.
-        teacher: The teacher's origin, or None for a method without a teacher.
-        init: The origin of the weights that training starts from, or None for random ones.
+    `machine` is as `burn.training.run_dir.describe_machine` describes it, `teacher` and `init` are
+    origins. `across_processes` says over which images of several processes BN computes its
+    statistics.
     """
     lines = {
-        "images": _images(source),
+        "images": "; ".join([f"{len(source):,} from {source.name}", *remarks(source)]),
         "classes": _classes(source, recipe),
         "network": _network(recipe),
         **({"start": _start(init)} if init else {}),
@@ -75,10 +66,6 @@ def start_summary(
 def summary_line(name: str, text: str) -> str:
     """Format a line of the summary: a name in a column, and the printable part of a text."""
     return f"{name:<8} {printable(text)}"
-
-
-def _images(source: Source) -> str:
-    return "; ".join([f"{len(source):,} from {source.name}", *remarks(source)])
 
 
 def _classes(source: Source, recipe: Recipe) -> str:
@@ -148,13 +135,7 @@ def learning_rate_caution(recipe: Recipe, base: Recipe, name: str, batch_size: i
 
     The learning rate scales with the batch size (Goyal et al., 2017), Adam's with its square root
     (Malladi et al., 2022). Factors of up to 2 are accepted, and so is a learning rate or an
-    optimizer that the user changed.
-
-    Args:
-        recipe: The recipe of the run.
-        base: The recipe before the user changed its fields.
-        name: Name of the recipe.
-        batch_size: Images of an optimizer step.
+    optimizer that the user changed: `base` is the recipe before that, called `name`.
     """
     if (recipe.optim.lr, recipe.optim.name) != (base.optim.lr, base.optim.name):
         return ""  # chosen by the user
@@ -171,12 +152,7 @@ def learning_rate_caution(recipe: Recipe, base: Recipe, name: str, batch_size: i
 
 
 def classifier_caution(recipe: Recipe, base: Recipe) -> str:
-    """Return a warning if settings of BURN's classifiers were changed but there are none, or "".
-
-    Args:
-        recipe: The recipe of the run.
-        base: The recipe before the user changed its fields.
-    """
+    """Return a warning if settings of BURN's classifiers were changed but there are none, or ""."""
     burns = recipe.method == base.method == "burn"
     if not burns or recipe.settings.classifier != "none":
         return ""
@@ -200,14 +176,8 @@ def cache_line(
 ) -> tuple[float, str]:
     """Return the share of a stage's views for which the teacher runs, and the summary's line.
 
-    Of views that repeat after some epochs it runs for the first ones alone.
-
-    Args:
-        cache: The cache of the teacher's features.
-        seed: The random seed of the first stage.
-        method: The method of the first stage.
-        recipe: The recipe of the run.
-        steps: The steps of each stage.
+    Of views that repeat after some epochs it runs for the first ones alone. Seed and method are
+    those of the first stage.
     """
     epochs = min(math.ceil(steps.total / steps.per_epoch), recipe.view_epochs or 10**9)
     cached = cache.share_cached(seed, method.num_taught, epochs)
@@ -224,18 +194,11 @@ def cache_line(
 def expected_time(
     method: Method, recipe: Recipe, steps: StageSteps, *, bfloat16: bool, taught: float = 1.0
 ) -> float | None:
-    """Estimate the time of all stages on this CPU, very roughly, from passes over a few images.
+    """Estimate the seconds of all stages on this CPU, very roughly, from passes over a few images.
 
-    Args:
-        method: The method with fresh weights. It must not be used afterwards, since the passes
-            change its queues and statistics.
-        recipe: The recipe of the run.
-        steps: The steps of each stage.
-        bfloat16: Whether the arithmetic is bfloat16.
-        taught: Share of the views whose teacher's features are not cached when they are needed.
-
-    Returns:
-        Seconds, or None for a run of minutes or a method that cannot take so few images.
+    It is None for a run of minutes or a method that cannot take so few images. The method has fresh
+    weights, and must not be used afterwards, since the passes change its queues and statistics.
+    `taught` is the share of the views whose teacher's features are not cached when they are needed.
     """
     images = len(recipe.precisions()) * steps.total_images
     total = 0.0
@@ -265,7 +228,6 @@ def _trial_batch(
     *,
     cached: bool,
 ) -> Batch:
-    """Make a batch of `count` images of noise."""
     random = np.random.default_rng(0)
 
     def view(config: ViewConfig) -> Tensor:
@@ -288,7 +250,6 @@ def _trial_batch(
 
 
 def _trial(method: Method, batch: Batch, *, bfloat16: bool) -> float:
-    """Measure the seconds of a forward and a backward pass."""
     began = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         loss = method(batch, 0.0).loss

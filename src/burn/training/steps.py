@@ -13,24 +13,16 @@ _LOOKS, _LONGEST = 50, 20  # measurements of a stage, and most optimizer steps b
 class StageSteps:
     """The batches and steps of a stage, which are the same in every stage of a run.
 
-    Attributes:
-        images: Images of a micro-batch, which one process passes through the network at once.
-        processes: Number of processes that share a batch.
-        parts: Micro-batches that each process accumulates for one optimizer step.
-        batch_size: Images of an optimizer step, the product of these three; smaller than the
-            recipe's if there are fewer images.
-        passes_per_epoch: Micro-batches of one process in an epoch.
-        per_epoch: Optimizer steps of an epoch; the last one may have fewer parts.
-        total: Optimizer steps of the stage.
+    If there are fewer images than in a batch of the recipe, a batch has fewer as well.
     """
 
-    images: int
-    processes: int
-    parts: int
-    batch_size: int
-    passes_per_epoch: int
-    per_epoch: int
-    total: int
+    images: int  # of a micro-batch, which one process passes through the network at once
+    processes: int  # that share a batch
+    parts: int  # micro-batches that each process accumulates for one optimizer step
+    batch_size: int  # images of an optimizer step, the product of these three
+    passes_per_epoch: int  # micro-batches of one process
+    per_epoch: int  # optimizer steps, of which the last one may have fewer parts
+    total: int  # optimizer steps of the stage
 
     @property
     def passes_per_step(self) -> float:
@@ -48,10 +40,8 @@ class StageSteps:
 def monitor_interval(given: int | None, total: int) -> int:
     """Return the number of optimizer steps between two measurements of the monitors.
 
-    Args:
-        given: The user's choice; None for 50 measurements of the stage, but at least one in 20
-            steps, so that alarms about a collapse do not come late.
-        total: Optimizer steps of the stage.
+    The default is 50 measurements of the stage, but at least one in 20 steps, so that alarms about
+    a collapse do not come late.
     """
     return given or max(1, min(_LONGEST, total // _LOOKS))
 
@@ -59,14 +49,7 @@ def monitor_interval(given: int | None, total: int) -> int:
 def stage_steps(
     recipe: Recipe, num_images: int, processes: int = 1, max_steps: int | None = None
 ) -> StageSteps:
-    """Compute the steps of a stage; like the data loaders, it leaves out incomplete batches.
-
-    Args:
-        recipe: The recipe of the run.
-        num_images: Number of images of the source, at least `processes`.
-        processes: Number of processes that share a batch.
-        max_steps: The most steps of a stage, or None for all of the recipe's.
-    """
+    """Compute the steps of a stage; like the data loaders, it leaves out incomplete batches."""
     images = min(recipe.batch_size // recipe.accumulate // processes, num_images // processes)
     passes = num_images // (images * processes)
     per_epoch = -(-passes // recipe.accumulate)

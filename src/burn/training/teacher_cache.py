@@ -27,21 +27,9 @@ def is_cacheable(recipe: Recipe) -> bool:
 
 
 class TeacherCache:
-    """The cache folder for a run's teacher, views and images.
+    """The cache folder for a run's teacher, views and images, inside that for all teachers.
 
-    Args:
-        cache: The folder of the whole cache, for all teachers.
-        recipe: The recipe of the run.
-        teacher: The teacher.
-        source: The images.
-        compute: Number format of the arithmetic, "float32" or "bfloat16".
-
-    Attributes:
-        path: The folder of the whole cache.
-        is_there: Whether the cache already held a folder for this teacher, views and images.
-
-    Raises:
-        UserError: The features depend on the batch and cannot be cached, or the folder is damaged.
+    UserError says that the features depend on the batch, or that the folder is damaged.
     """
 
     def __init__(
@@ -62,7 +50,7 @@ class TeacherCache:
         self._source = source
         self._about = _about(recipe, teacher, source, compute)
         dimension = CacheFolder.stored_dimension(cache, self._about)
-        self.is_there = dimension is not None
+        self.is_there = dimension is not None  # a folder for this teacher, views and images
         self._dimension = teacher.network.num_features
         if dimension not in (None, self._dimension):
             raise UserError(
@@ -71,33 +59,15 @@ class TeacherCache:
             )
 
     def make(self) -> CacheFolder:
-        """Create the folder if it does not exist.
-
-        Raises:
-            UserError: It cannot be written.
-        """
+        """Create the folder if it does not exist."""
         return CacheFolder.make(self.path, self._about, self._dimension, len(self._source))
 
     def open(self, seed: int, num_taught: int) -> FeatureCache:
-        """Open the cache of a stage.
-
-        Args:
-            seed: The random seed of the stage.
-            num_taught: Number of views per image that the teacher sees.
-
-        Raises:
-            UserError: The folder cannot be written.
-        """
+        """Open the cache of a stage; of an image's views the teacher sees `num_taught`."""
         return FeatureCache(self.make(), seed, num_taught)
 
     def share_cached(self, seed: int, num_taught: int, epochs: int) -> float:
-        """Estimate the share of a stage's images whose features are cached, from a few of them.
-
-        Args:
-            seed: The random seed of the stage.
-            num_taught: Number of views per image that the teacher sees.
-            epochs: Number of epochs with different views.
-        """
+        """Estimate the share of a stage's images whose features are cached, from a few of them."""
         random = np.random.default_rng(0)
         pairs = zip(
             random.integers(epochs, size=_LOOKED_AT).tolist(),

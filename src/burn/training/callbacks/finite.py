@@ -19,39 +19,25 @@ from burn.training.pretraining import Pretraining
 
 @dataclass(frozen=True)
 class _Checked:
-    """What was found in a step, on its way from the GPU.
-
-    Attributes:
-        step: Number of the step.
-        terms: Names of the terms of the loss, whose numbers come first.
-        parts: Names of the parts, the norms of whose gradients follow.
-        learned: Whether a step before it has changed the weights.
-        numbers: Reads the numbers, of which the first is 1 if the step was skipped.
-    """
+    """What was found in a step, on its way from the GPU."""
 
     step: int
-    terms: Sequence[str]
-    parts: Sequence[str]
-    learned: bool
-    numbers: Callable[[], list[float]]
+    terms: Sequence[str]  # names of the terms of the loss, whose numbers come first
+    parts: Sequence[str]  # names of the parts, the norms of whose gradients follow
+    learned: bool  # whether a step before it has changed the weights
+    numbers: Callable[[], list[float]]  # reads 1 if the step was skipped, else 0, and those
 
 
 class FiniteSteps(Callback):
     """Checks loss and gradients before every optimizer step.
 
-    If one is not finite, the step is skipped, in all processes. After too many such steps it raises
-    UserError with the step, the terms of the loss and the parts.
+    If one is not finite, the step is skipped, in all processes. After too many such steps of the
+    stage it raises UserError with the step, the terms of the loss and the parts.
 
     To read a number from a GPU is to wait for it, and then the GPU waits for the next step's
     kernels. There an optimizer that can skip a step by itself is told by a tensor on the GPU, which
     is read a step later, before a resume file is written, and at the end. At the steps that the
     monitor measures, which wait in any case, it is read at once.
-
-    Args:
-        tolerated: Number of steps of the stage that may be skipped.
-        every: Optimizer steps between two measurements of the monitor.
-        processes: The processes that share the run.
-        console: Where a skipped step is reported.
     """
 
     def __init__(self, tolerated: int, every: int, processes: Processes, console: Console) -> None:
@@ -130,13 +116,7 @@ class FiniteSteps(Callback):
         loop.learner.learned = checked.learned
 
     def _skip(self, loop: Loop[Pretraining], step: int, what_here: str) -> None:
-        """Report a step that is skipped, or raise UserError if it may not be.
-
-        Args:
-            loop: The loop.
-            step: Number of the step.
-            what_here: What is not finite in this process.
-        """
+        """Report a skipped step, or raise UserError; `what_here` is not finite in this process."""
         messages = self._processes.gather(what_here)
         what = " and ".join(dict.fromkeys(text for text in messages if text))
         what = what or "the gradients are too large for their norm"

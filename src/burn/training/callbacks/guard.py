@@ -19,37 +19,23 @@ class GradientFlowGuard:
 
     Every parameter of a trained part must have a gradient, and the part's gradient must be finite
     and not zero; a frozen part must have none. A part that the loss does not reach yet (λ = 1 or 0)
-    is checked at the first step that reaches it.
-
-    Args:
-        parts: The parts of a method.
-        continued: Whether the parts were trained by an earlier stage. Then a gradient may be zero,
-            as that of a classifier whose output has collapsed is.
-
-    Attributes:
-        continued: The same.
-        pending: Names of the parts that have not been checked.
+    is checked at the first step that reaches it. Where parts were trained by an earlier stage
+    (`continued`), a gradient may be zero, as that of a classifier whose output has collapsed is.
     """
 
     def __init__(self, parts: Sequence[Part], continued: bool = False) -> None:
         self._parts = list(parts)
         self.continued = continued
-        self.pending = {part.name for part in parts}
+        self.pending = {part.name for part in parts}  # those that have not been checked
 
     @property
     def done(self) -> bool:
-        """Whether every part has been checked."""
         return not self.pending
 
     def check(self, reached: set[str], step: int) -> None:
-        """Check the gradients after a backward pass.
+        """Check the gradients after a backward pass of a loss that reaches these trained parts.
 
-        Args:
-            reached: Names of the trained parts that the loss reaches.
-            step: Number of the optimizer step.
-
-        Raises:
-            GradientFlowError: A part has not the gradient that it should; the message names it.
+        GradientFlowError names a part that has not the gradient that it should.
         """
         for part in self._parts:
             if part.name not in self.pending or (part.trained and part.name not in reached):
@@ -63,11 +49,8 @@ class GradientFlowGuard:
 def _problem(part: Part, may_be_zero: bool) -> str | None:
     gradients = {name: p.grad for name, p in part.module.named_parameters()}
     if not part.trained:
-        return (
-            "is frozen but received a gradient"
-            if any(g is not None for g in gradients.values())
-            else None
-        )
+        received = any(g is not None for g in gradients.values())
+        return "is frozen but received a gradient" if received else None
     missing = [name for name, gradient in gradients.items() if gradient is None]
     if len(missing) == len(gradients):
         return "is meant to learn but received no gradient: the loss is detached from it"

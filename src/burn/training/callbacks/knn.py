@@ -14,7 +14,7 @@ from burn.learning.loop import Callback, Loop
 from burn.runtime.signals import StopRequest
 from burn.training.callbacks.monitor import Monitor
 from burn.training.pretraining import Pretraining
-from burn.training.records.watched import WatchedKnn
+from burn.training.records.summary import WatchedKnn
 from burn.training.records.writer import Record
 
 LEAST_IMAGES = 10
@@ -26,13 +26,6 @@ class OnlineKnn(Callback):
 
     A fixed fifth of these images is classified by the others. Labels never reach the loss. The
     measurement is cancelled if the run is asked to stop.
-
-    Args:
-        source: The images.
-        views: Settings of the views that the backbone is trained on.
-        monitor: Stores the last accuracy.
-        record: Writes the accuracy.
-        stop: Tells whether the user asked the run to stop.
     """
 
     def __init__(

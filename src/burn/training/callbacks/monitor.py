@@ -27,29 +27,17 @@ from burn.training.collapse import (
 from burn.training.pretraining import Pretraining
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.metrics import TERMS
-from burn.training.records.watched import WatchedKnn
+from burn.training.records.summary import WatchedKnn
 from burn.training.records.writer import Record
 
 
 class Monitor(Callback):
     """Writes numbers about training, reports a collapse, and counts unreadable images.
 
-    The numbers are written every `every` steps and at the first and the last step. With several
-    processes they are computed from the main process's images only, but unreadable images are
-    counted in all of them. Too many of these end the run with a UserError.
-
-    Args:
-        every: Optimizer steps between two measurements.
-        max_bad: Share of the source's images that may be unreadable, in [0, 1].
-        source: The images.
-        record: Writes the numbers.
-        processes: The processes that share the run.
-        console: Where messages are printed.
-
-    Attributes:
-        unreadable: Positions of the images that this process could not read.
-        last: The last numbers that were written.
-        knn: The last kNN accuracy, or None; set by `OnlineKnn`.
+    The numbers are written every `every` optimizer steps and at the first and the last one. With
+    several processes they are computed from the main process's images only, but unreadable images
+    are counted in all of them. More of these than the share `max_bad` of the source end the run
+    with a UserError.
     """
 
     def __init__(
@@ -70,9 +58,9 @@ class Monitor(Callback):
         self._since = self._began = time.perf_counter()
         self._seconds_before = 0.0
         self._learning_rate = 0.0
-        self.unreadable: set[int] = set()
-        self.last: dict[str, float] = {}
-        self.knn: WatchedKnn | None = None
+        self.unreadable: set[int] = set()  # positions of images that this process could not read
+        self.last: dict[str, float] = {}  # the last numbers that were written
+        self.knn: WatchedKnn | None = None  # the last one, which `OnlineKnn` sets
 
     @property
     def collapsed_at(self) -> int | None:
@@ -81,7 +69,7 @@ class Monitor(Callback):
 
     @property
     def features_collapsed_at(self) -> int | None:
-        """The step at which the alarm about collapsed features was raised, or None."""
+        """The same of collapsed features."""
         return self._features.collapsed_at
 
     @property
@@ -183,11 +171,6 @@ class Gradients(Callback):
 
     The gradients are those of a whole optimizer step, accumulated and averaged over the processes.
     Only the main process uses this callback.
-
-    Args:
-        every: Optimizer steps between two measurements.
-        method: The method that is trained.
-        record: Writes the numbers.
     """
 
     def __init__(self, every: int, method: Method, record: Record) -> None:
@@ -205,11 +188,6 @@ class Layers(Callback):
 
     They are computed from images of every `every`-th step and of the last step of an epoch. Only
     the main process uses this callback.
-
-    Args:
-        every: Optimizer steps between two measurements.
-        layers: Counts the signs.
-        record: Writes the numbers.
     """
 
     def __init__(self, every: int, layers: BinaryLayers, record: Record) -> None:

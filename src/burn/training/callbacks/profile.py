@@ -41,13 +41,6 @@ class Profile(Callback):
     On a GPU it synchronizes with the device at every measurement, which takes some time itself. It
     must be the first callback and `last` the last one, so that the work of the other callbacks
     after a step counts as "monitoring and the rest". The time between epochs is left out.
-
-    Args:
-        path: The JSON file to write.
-        console: Where the table is printed.
-
-    Attributes:
-        last: The callback to put behind all others.
     """
 
     def __init__(self, path: Path, console: Console) -> None:
@@ -61,11 +54,10 @@ class Profile(Callback):
 
     def on_start(self, loop: Loop[Pretraining]) -> None:
         self._device = loop.device
-        backbone = loop.learner.method.backbone
         for module in loop.learner.method.modules():
             if isinstance(module, (FrozenTarget, MomentumTarget)):
                 self._watch(module, _TARGET)
-        self._watch(backbone, _STUDENT)
+        self._watch(loop.learner.method.backbone, _STUDENT)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -74,16 +66,9 @@ class Profile(Callback):
 
     def _watch(self, module: nn.Module, part: str) -> None:
         """Count the time of a module's calls as `part`, and the time before a call as the loss."""
-
-        def begin(*_: Any) -> None:
-            self.take(_LOSS)
-
-        def end(*_: Any) -> None:
-            self.take(part)
-
         self._handles += [
-            module.register_forward_pre_hook(begin),
-            module.register_forward_hook(end),
+            module.register_forward_pre_hook(lambda *_: self.take(_LOSS)),
+            module.register_forward_hook(lambda *_: self.take(part)),
         ]
 
     def _now(self) -> float:
@@ -149,7 +134,6 @@ class Profile(Callback):
             self._console.print(f"{self._path} cannot be written: {error.strerror or error}")
 
     def _peak_memory(self) -> int:
-        """Return the peak memory in bytes, of the GPU's allocator or of this process."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
         import resource  # not on Windows

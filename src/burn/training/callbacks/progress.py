@@ -19,20 +19,13 @@ from burn.training.steps import StageSteps
 
 
 def _fixed(text: str) -> Column:
-    """Return a column that is as wide as a text on any terminal."""
     return Column(no_wrap=True, min_width=len(text))
 
 
 class ProgressBar(Callback):
     """A progress bar with images/s and the time left, or plain lines without a terminal.
 
-    Args:
-        title: Name of the stage.
-        later: Optimizer steps of the stages after this one, which the time left includes.
-        steps: The steps of the stage.
-        monitor: Holds the kNN accuracy to show.
-        console: Where the bar is drawn.
-        threads: Chooses the number of threads, which is then shown, or None.
+    `later` are the optimizer steps of the stages after this one, which the time left includes.
     """
 
     def __init__(
@@ -71,10 +64,7 @@ class ProgressBar(Callback):
                 console=self._console,
             )
             self._task = self._bar.add_task(
-                self._title,
-                total=self._steps.total,
-                completed=loop.step,
-                speed="starting",
+                self._title, total=total, completed=loop.step, speed="starting"
             )
             self._bar.start()
 
@@ -96,7 +86,6 @@ class ProgressBar(Callback):
             self._due = now + max(10, (now - self._started) / 10)
 
     def _speed(self, step: int) -> list[str]:
-        """Return images per second, and the time left of this stage and those after it."""
         images_per_second = self._pace.images_per_second
         if images_per_second is None:
             return []
@@ -116,13 +105,9 @@ class ProgressBar(Callback):
         text = " ".join(f"{names.get(k, k)} {float(v):.3f}" for k, v in shown.items())
         return text if self._monitor.knn is None else f"{text} kNN {self._monitor.knn}"
 
-    def _close(self) -> None:
+    def on_end(self, loop: Loop[Pretraining]) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def on_end(self, loop: Loop[Pretraining]) -> None:
-        self._close()
-
-    def on_failure(self, loop: Loop[Pretraining]) -> None:
-        self._close()
+    on_failure = on_end

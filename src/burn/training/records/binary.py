@@ -28,14 +28,13 @@ class LayerRow:
     """Statistics of a binary layer over a window of steps; every number is a share in [0, 1].
 
     Attributes:
-        name: Name of the layer in the backbone.
-        weight_flips: Share of the weights whose sign differs from that at the end of the previous
+        weight_flips: Of the weights, those whose sign differs from that at the end of the previous
             window; None for the first window.
-        weight_balance: Share of the weights that are +1.
-        activation_balance: Share of the signs that entered the convolution that are +1 (after
-            RSign; over all pixels of the images in the window); None without images.
-        dead_channels: Share of the input channels that have the same sign at all these pixels; None
-            without images.
+        weight_balance: Of the weights, those that are +1.
+        activation_balance: Of the signs that entered the convolution (after RSign; over all pixels
+            of the images in the window), those that are +1; None without images.
+        dead_channels: Of the input channels, those that have the same sign at all these pixels;
+            None without images.
     """
 
     name: str
@@ -76,20 +75,16 @@ class BinaryLayers:
         return {"signs": self._signs, "positive": self._positive, "pixels": self._pixels}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict()` returned."""
         self._signs = {name: bits.cpu() for name, bits in state["signs"].items()}
         self._positive, self._pixels = dict(state["positive"]), dict(state["pixels"])
 
     def look(self, images: Tensor, autocast: AbstractContextManager[Any]) -> None:
         """Add an eighth of a batch of images, at most 16 and at least one, to the window.
 
-        The images pass through the network again, in eval mode (BN uses its running statistics) and
-        layer by layer: in training a block is a single autograd function, which does not call its
-        convolutions. Weights, BN's statistics and random states are not changed.
-
-        Args:
-            images: (batch, 3, height, width).
-            autocast: The context of the forward pass.
+        The images, (batch, 3, height, width), pass through the network again, in eval mode (BN uses
+        its running statistics) and layer by layer: in training a block is a single autograd
+        function, which does not call its convolutions. Weights, BN's statistics and random states
+        are not changed.
         """
         images = images[: min(_MOST_IMAGES, max(1, len(images) // 8))]
         modes = [(module, module.training) for module in self._backbone.modules()]

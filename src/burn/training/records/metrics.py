@@ -34,31 +34,20 @@ LAYER_COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 _NAMES = {"part", "layer", "term"}  # columns of text; all others are numbers
 
-Row = Mapping[str, str | int | float]
-
 
 class StepFile:
-    """Appends rows, each of an optimizer step, to a CSV file; missing values stay empty.
-
-    Args:
-        path: The file.
-        columns: Names of the columns; "step" must be among them.
-    """
+    """Appends rows, each of an optimizer step, to a CSV file; missing values stay empty."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         self._path, self._columns = path, columns
 
     def start(self, step: int) -> None:
-        """Start the file, or continue after a step of an earlier run without that run's later rows.
-
-        Args:
-            step: The last step to keep, or 0 for a new file.
-        """
+        """Start the file at step 0, or continue after a later one, without the rows behind it."""
         rows = _read(self._path, self._columns) if step else []
         kept = [row for row in rows if int(row["step"]) <= step]
         write_text(self._path, self._text(kept, header=True))
 
-    def append(self, rows: Iterable[Row]) -> None:
+    def append(self, rows: Iterable[Mapping[str, str | int | float]]) -> None:
         """Append rows; a name that is not a column raises ValueError."""
         plain = [
             {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows

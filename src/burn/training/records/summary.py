@@ -1,4 +1,4 @@
-"""The outcome of a stage, read from its checkpoint."""
+"""The outcome of a stage, read from its checkpoint, and its kNN accuracy in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,32 @@ from typing import Any
 
 from burn.checkpoints.native import images_seen
 from burn.core.types import Precision
-from burn.training.records.watched import WatchedKnn
+
+
+@dataclass(frozen=True)
+class WatchedKnn:
+    """A kNN accuracy with what it has to be compared with."""
+
+    accuracy: float  # share of right answers, in [0, 1]
+    images: int | None = None  # that were classified; None for a run of burn 0.2.0 or earlier
+    chance: float | None = None  # accuracy if all were the images' most frequent class; likewise
+
+    @classmethod
+    def of(cls, monitor: Mapping[str, Any]) -> WatchedKnn | None:
+        """Return what a monitor's numbers hold, or None without a measurement."""
+        if monitor.get("knn") is None:
+            return None
+        return cls(monitor["knn"], monitor.get("knn_images"), monitor.get("knn_chance"))
+
+    def numbers(self) -> dict[str, Any]:
+        return {"knn": self.accuracy, "knn_images": self.images, "knn_chance": self.chance}
+
+    def __str__(self) -> str:
+        """Return, for example, "66.0 % of 60 (chance 12 %)"."""
+        text = f"{100 * self.accuracy:.1f} %"
+        if self.images is not None:
+            text += f" of {self.images:,}"
+        return text if self.chance is None else f"{text} (chance {100 * self.chance:.0f} %)"
 
 
 @dataclass(frozen=True)
@@ -56,13 +81,7 @@ class StageSummary:
 
 
 def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
-    """Summarize a stage by the metadata of its checkpoint.
-
-    Args:
-        number: Number of the stage, from 1.
-        file: The file of its weights.
-        meta: The checkpoint's metadata.
-    """
+    """Summarize a stage by the metadata of its checkpoint, which is in the file."""
     monitor = meta["monitor"]
     return StageSummary(
         stage=number,

@@ -31,13 +31,8 @@ Pixels = NDArray[np.uint8]  # (height, width, 3)
 def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | None:
     """Draw samples of the views; a row shows an image, its views, and the teacher's views if any.
 
-    Args:
-        source: The images.
-        transform: The transform of training, without a cache; the views are those of epoch 0.
-        seed: The random seed for the choice of images.
-
-    Returns:
-        uint8 (height, width, 3), or None if no image can be read.
+    They are those of epoch 0, by the transform of training without a cache; the seed chooses the
+    images. None if no image can be read.
     """
     order = np.random.default_rng((seed, _EPOCH)).permutation(len(source))[:_MOST_TRIED]
     rows: list[list[Pixels]] = []
@@ -53,11 +48,7 @@ def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | No
 
 
 def save_view_samples(path: Path, picture: Pixels) -> None:
-    """Write a picture, uint8 (height, width, 3), as a JPEG.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write a picture, uint8 (height, width, 3), as a JPEG."""
     image = Image.fromarray(picture)
     write_beside(path, lambda to: image.save(to, "JPEG", quality=90, subsampling=0, optimize=True))
 

@@ -29,12 +29,8 @@ from burn.training.records.metrics import (
 class Record:
     """Writes the numbers of a stage; only the main process uses it.
 
-    A failure to write does not end the run; the first one is reported.
-
-    Args:
-        folder: The folder of the stage.
-        console: Where a failure is reported.
-        views: A JPEG that TensorBoard shows beside the numbers, or None.
+    A failure to write does not end the run; the first one is reported. `views` is a JPEG that
+    TensorBoard shows beside the numbers.
     """
 
     def __init__(self, folder: Path, console: Console, views: Path | None = None) -> None:
@@ -48,11 +44,7 @@ class Record:
         self._excepthook: Any = None
 
     def start(self, step: int) -> None:
-        """Start the files, or continue after a step of an earlier run without its later rows.
-
-        Args:
-            step: The last step to keep, or 0 for new files.
-        """
+        """Start the files at step 0, or continue after a later one, without the rows behind it."""
         with self._complaint():
             for file in (self._metrics, self._gradients, self._layers):
                 file.start(step)
@@ -101,7 +93,6 @@ class Record:
         threading.excepthook = hook
 
     def metrics(self, step: int, epoch: int, numbers: Mapping[str, float]) -> None:
-        """Write a row of metrics.csv."""
         with self._complaint():
             self._metrics.append([{"step": step, "epoch": epoch, **numbers}])
             self._draw(step, numbers)
@@ -131,7 +122,6 @@ class Record:
             self._draw(step, {f"gradient/{part}": norm for part, norm in norms.items()})
 
     def layers(self, step: int, epoch: int, rows: Sequence[LayerRow]) -> None:
-        """Write rows of layers.csv."""
         with self._complaint():
             where = {"step": step, "epoch": epoch}
             self._layers.append({**where, "layer": row.name, **row.numbers()} for row in rows)
