@@ -70,14 +70,9 @@ def is_part(name: str) -> bool:
 def named_part(names: Collection[str], split: Split) -> list[str]:
     """Find the names of a split among names of folders or files.
 
-    Args:
-        names: The names. Case does not matter: `Train`, `training` and `train` name the training
-            split, `test`, `val` and others the test split.
-        split: The split to find.
-
-    Returns:
-        The names, which differ in case alone if there are several; none unless both the training
-        and the test split are named.
+    Case does not matter: `Train`, `training` and `train` name the training split, `test`, `val` and
+    others the test split. Several names that are returned differ in case alone; there are none
+    unless both the training and the test split are named.
     """
     parts: dict[Split, list[str]] = {}
     for part, words in _WORDS.items():

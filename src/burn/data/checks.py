@@ -19,17 +19,10 @@ _MOST_TRIED = 1000  # images to try before a source counts as unreadable
 
 
 def require_readable(source: Source, at_least: int = 1) -> None:
-    """Check that a source has enough images that can be decoded.
+    """Raise UserError unless `at_least` so many images of a source can be decoded.
 
     The first images are tried, and if too few of them can be read, about a thousand from all over
     the source. Reading stops as soon as enough images were decoded.
-
-    Args:
-        source: The images.
-        at_least: Number of readable images that are required.
-
-    Raises:
-        UserError: Fewer images can be read.
     """
     tried = readable = 0
     reason = ""
@@ -102,17 +95,9 @@ class _HasSample(Protocol):
 
 
 def require_outside(out: Path, *sources: Source, option: str = "--out") -> None:
-    """Check that an output folder does not lie in a folder of images.
+    """Raise UserError if an output folder, which need not exist, lies in a folder of images.
 
-    Pictures written there would become images of that source.
-
-    Args:
-        out: The output folder; it need not exist.
-        *sources: Sources of images; only those that are folders are checked.
-        option: The option that names it.
-
-    Raises:
-        UserError: `out` is the folder of a source or lies in it.
+    Pictures written there would become images of that source. `option` names the output folder.
     """
     for source in sources:
         while isinstance(source, Subset):

@@ -61,11 +61,7 @@ class DatasetSource:
         return self._length
 
     def read(self, index: int) -> Tensor:
-        """Return the image at a position, uint8 (3, height, width).
-
-        Raises:
-            UnreadableImage: The dataset raises an exception, or the item is not an image.
-        """
+        """Return an image as `Source.read` does; what the dataset raises makes it unreadable."""
         try:
             with StopsAreErrors():
                 item = self._dataset[index]
@@ -95,7 +91,6 @@ class DatasetSource:
         return (image * 255).round().to(torch.uint8)
 
     def describe(self, index: int) -> str:
-        """Return the name of an image for messages."""
         return f"{self.name} item {index}"
 
     def _read_fingerprint(self) -> str:

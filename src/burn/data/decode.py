@@ -38,14 +38,7 @@ class UnreadableImage(Exception):
 
 
 def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
-    """Decode an image as a tensor, as `decode_pixels` does.
-
-    Returns:
-        uint8 (3, height, width) in the channels-last layout, so not contiguous.
-
-    Raises:
-        UnreadableImage: As `decode_pixels`.
-    """
+    """Decode an image to a channels-last tensor (3, height, width), as `decode_pixels` does."""
     return as_tensor(decode_pixels(encoded, name, upright=upright))
 
 
@@ -60,22 +53,14 @@ def as_tensor(image: np.ndarray) -> Tensor:
 
 
 def decode_pixels(encoded: bytes, name: str, *, upright: bool = True) -> np.ndarray:
-    """Decode an image.
+    """Decode the bytes of an image file to uint8 (height, width, 3).
 
     Of an animation the first frame is returned, of 16-bit grey the high byte. Transparent pixels
-    lie over white.
-
-    Args:
-        encoded: The bytes of an image file.
-        name: Name of the image for messages.
-        upright: Apply the rotation that the EXIF data ask for.
-
-    Returns:
-        uint8 (height, width, 3).
+    lie over white. `upright` applies the rotation that the EXIF data ask for.
 
     Raises:
         UnreadableImage: The image has none of FORMATS, more than MOST_PIXELS or MOST_BYTES, or a
-            range that nothing says; or it cannot be decoded to its end.
+            range that nothing says; or it cannot be decoded to its end. `name` is in the message.
     """
     check_bytes(len(encoded), name)
     try:
@@ -87,9 +72,7 @@ def decode_pixels(encoded: bytes, name: str, *, upright: bool = True) -> np.ndar
 def read_image(file: Path) -> bytes:
     """Return the bytes of an image file.
 
-    Raises:
-        UnreadableImage: The file cannot be read, is not a regular file, or is larger than
-            MOST_BYTES.
+    A file that cannot be read, is not regular, or is larger than MOST_BYTES is an UnreadableImage.
     """
     try:
         with open_regular(file) as opened:
@@ -104,11 +87,6 @@ def read_image(file: Path) -> bytes:
 
 
 def check_bytes(number: int, name: str) -> None:
-    """Raise UnreadableImage if an encoded image has more than MOST_BYTES.
-
-    Args:
-        number: Size of the encoded image in bytes.
-        name: Name of the image for the message.
-    """
+    """Raise UnreadableImage if an encoded image has more than MOST_BYTES."""
     if number > MOST_BYTES:
         raise UnreadableImage(f"{name}: {number:,} bytes, more than {MOST_BYTES:,}")

@@ -136,11 +136,8 @@ def open_source(spec: str, split: Split = "train") -> Source:
 def _part(root: Path, split: Split) -> tuple[Path, str]:
     """Find the subfolder of a split, in a folder or in the only subfolder that has images.
 
-    Folders without images do not count, and neither do a few images beside the folders.
-
-    Returns:
-        The subfolder, or `root` if it does not consist of parts; and a line on what is read if
-        there are parts.
+    Folders without images do not count, and neither do a few images beside the folders. Returns
+    `root` if it does not consist of parts, and a line on what is read if there are parts.
     """
     path = root
     for _ in range(_DEEPEST):
@@ -168,7 +165,6 @@ def _part(root: Path, split: Split) -> tuple[Path, str]:
 
 
 def _not_read(path: Path, others: list[str], loose: list[str]) -> str:
-    """Say which folders and images beside a part are not read."""
     images = f"{len(loose):,} image{'s' if len(loose) > 1 else ''} beside them" if loose else ""
     return f"{path} also holds {' and '.join(filter(None, [listed(others), images]))}, not read"
 
@@ -193,15 +189,9 @@ class _Part(Subset):
 def _part_of(source: Source, part: str) -> Subset:
     """Return a tenth of each class's images, or the rest, where there are no test images yet.
 
-    Both are the same whenever the source's images and labels are.
-
-    Args:
-        source: A source with labels.
-        part: `tenth`, at least one image of each class that has three, or `rest`, in which learning
-            rates can then be chosen on an image of each class.
-
-    Raises:
-        UserError: The source has no labels, or an image without one, or too few images.
+    Both are the same whenever the source's images and labels are. The tenth has at least one image
+    of each class that has three; in the rest, learning rates can then be chosen on an image of each
+    class.
     """
     if why := missing_labels(source):
         raise UserError(f"{source.name}:{part} is a part of labelled images, but {why}")

@@ -48,11 +48,7 @@ class ViewConfig:
     resize: int | None = None
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is out of range.
-        """
+        """Raise UserError if a value is out of range."""
         if not 8 <= self.size <= 4096:
             raise UserError(f"views.size {self.size} is not in 8 … 4096 pixels")
         for name in ("flip", "jitter", "grey", "blur"):

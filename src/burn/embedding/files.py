@@ -47,12 +47,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Written:
-    """A part that is complete.
-
-    Attributes:
-        images: Number of images in its file.
-        unreadable: Number of images that were left out.
-    """
+    """A complete part: the number of images in its file, and of those that were left out."""
 
     images: int
     unreadable: int
@@ -71,17 +66,15 @@ def require_folder(path: Path) -> None:
 class OutputFolder:
     """The folder of the outputs of one network for one collection.
 
+    It is made if it does not exist. One with outputs of another network, of other images or with
+    other settings is a UserError.
+
     Args:
-        path: The folder, which is made if it does not exist.
+        path: The folder.
         manifest: What all of its files have in common, as plain values: `format`, `model`, `data`
             and `settings`.
         dtype: Number format of features and scores.
         max_bad: Largest share of a part's images that may be unreadable, in [0, 1].
-
-    Raises:
-        UserError: The folder has outputs of another network, of other images or with other
-            settings, or is not a folder.
-        OSError: The folder cannot be written.
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any], dtype: str, max_bad: float) -> None:
@@ -134,19 +127,13 @@ class OutputFolder:
             )
 
     def file(self, part: Part) -> Path:
-        """Return the path of a part's file."""
         return self.path / f"{part.name}.parquet"
 
     def unreadable_file(self, part: Part) -> Path:
-        """Return the path of the file that names a part's unreadable images."""
         return self.path / f"{part.name}.unreadable.jsonl"
 
     def require_no_others(self, collection: Collection) -> None:
-        """Check that the folder holds no files of parts that the collection does not have.
-
-        Raises:
-            UserError: It does.
-        """
+        """Raise UserError if the folder holds files of parts that the collection does not have."""
         names = {self.file(part).name for part in collection.parts}
         others = sorted(f.name for f in self.path.glob("*.parquet") if f.name not in names)
         if others:
@@ -158,8 +145,7 @@ class OutputFolder:
     def find(self, part: Part) -> Written | None:
         """Return what is there of a part, or None if it is not there yet.
 
-        Raises:
-            UserError: Its file is damaged, or is of other images or another network.
+        A file that is damaged, or is of other images or another network, is a UserError.
         """
         path = self.file(part)
         if status_of(path) is None:
@@ -195,15 +181,8 @@ class OutputFolder:
     def write(self, part: Part, images: Images, batches: Iterable[Rows]) -> Written:
         """Compute and write a part's file, and before it the names of the unreadable images.
 
-        Args:
-            part: The part.
-            images: Its images.
-            batches: The outputs in the order of the images, computed while they are taken.
-
-        Raises:
-            LostPart: Too many images cannot be read.
-            UserError: A number is not finite, or the network cannot be run.
-            OSError: A file cannot be written.
+        `batches` are the outputs in the order of the images, computed while they are taken. Too
+        many unreadable images raise LostPart, a number that is not finite UserError.
         """
         done: list[Written] = []
         path = self.file(part)

@@ -25,12 +25,7 @@ _SHARD_BYTES = 2**23
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a part.
-
-    Attributes:
-        source: The images, and perhaps others; None if the part has no image.
-        positions: Positions of the part's images in the source.
-    """
+    """The images of a part, at some positions of a source; no source if it has no image."""
 
     source: PixelSource | None
     positions: range
@@ -97,18 +92,11 @@ class Collection:
 
 
 def open_collection(spec: str, part_size: int) -> Collection:
-    """Divide the images that a specification names into parts.
+    """Divide the images that a specification, as `open_source` takes it, names into parts.
 
-    Each shard of `stream:PATH` is a part, and is not opened yet. Other images are opened as
-    `open_source` does, and divided into parts of one size, the last of which may be smaller.
-
-    Args:
-        spec: The specification, as `open_source` takes it.
-        part_size: Number of images of a part.
-
-    Raises:
-        UserError: There is nothing at the path, it cannot be read, it holds no readable images, or
-            two shards have one name.
+    Each shard of `stream:PATH` is a part, and is not opened yet; two with one name are a UserError.
+    Other images are opened as `open_source` does, and divided into parts of `part_size` images, the
+    last of which may be smaller.
     """
     return _shards(spec) if spec.startswith("stream:") else _images(spec, part_size)
 
@@ -170,10 +158,9 @@ def _opened(path: Path) -> Images:
 
 
 def require_apart(out: Path, collection: Collection) -> None:
-    """Check that an output folder lies in none of the folders of a collection.
+    """Raise UserError if an output folder lies in one of a collection's folders.
 
-    Raises:
-        UserError: It does, so that the files in it would become images of the collection.
+    The files in it would become images of the collection.
     """
     place, folder = resolved(out), collection.folder
     below = folder is not None and place.is_relative_to(folder.resolve())

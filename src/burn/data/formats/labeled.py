@@ -54,23 +54,15 @@ class Listing:
 
 
 def is_cub(folder: Path) -> bool:
-    """Return whether a folder is laid out as CUB-200-2011."""
     names = ("image_class_labels.txt", "train_test_split.txt")
     return any((folder / file).is_file() for file in names)
 
 
 def read_cub(folder: Path, split: Split) -> Listing:
-    """List the images of CUB-200-2011.
+    """List a split of CUB-200-2011; images without a file are left out and counted.
 
-    Images without a file are left out and counted.
-
-    Args:
-        folder: The unpacked folder, with images.txt, image_class_labels.txt, train_test_split.txt,
-            classes.txt and images/.
-        split: The part to list.
-
-    Raises:
-        UserError: A text file is missing or malformed, or no image has a file.
+    The unpacked folder has images.txt, image_class_labels.txt, train_test_split.txt, classes.txt
+    and images/.
     """
     names_file, labels_file = folder / "images.txt", folder / "image_class_labels.txt"
     split_file, classes_file = folder / "train_test_split.txt", folder / "classes.txt"
@@ -101,22 +93,15 @@ def read_cub(folder: Path, split: Split) -> Listing:
 
 
 def is_birdsnap(folder: Path) -> bool:
-    """Return whether a folder is laid out as Birdsnap."""
     return all((folder / file).is_file() for file in ("species.txt", "images.txt"))
 
 
 def read_birdsnap(folder: Path, split: Split) -> Listing:
-    """List the images of Birdsnap 1.1 that its script get_birdsnap.py could download.
+    """List a split of Birdsnap 1.1, of the images that its script get_birdsnap.py could download.
 
-    Many images can no longer be downloaded: those without a file are left out and counted.
-
-    Args:
-        folder: The unpacked folder, with images.txt, species.txt, test_images.txt, and the images
-            below download/images/ or images/.
-        split: The part to list.
-
-    Raises:
-        UserError: A text file is missing or malformed, or no image has a file.
+    Many can no longer be downloaded: those without a file are left out and counted. The unpacked
+    folder has images.txt, species.txt, test_images.txt, and the images below download/images/ or
+    images/.
     """
     names_file, species_file = folder / "images.txt", folder / "species.txt"
     tests_file = folder / "test_images.txt"
@@ -158,13 +143,6 @@ def read_list(file: Path) -> Listing:
     or to images/, images256/ or data/vision/torralba/deeplearning/images256/ below these, whichever
     contains the first listed file. Images whose file is missing stay in the list. The fingerprint
     depends on the list's text and the files, of which at most 200,000 are looked at.
-
-    Args:
-        file: The list.
-
-    Raises:
-        UserError: The list is missing or empty, a line is malformed, or the first listed file is in
-            none of these folders.
     """
     names: list[str] = []
     labels: list[int] = []

@@ -48,9 +48,7 @@ _HEADER_BYTES = 2**16  # of a page; statistics take most of it
 class Budget:
     """A limit on the bytes that the images of some files may take together in memory.
 
-    Args:
-        name: Name of the data for the message.
-        size: Size of the files in bytes.
+    It follows from the size of the files in bytes; `name` is that of the data, for the message.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -58,11 +56,7 @@ class Budget:
         self.limit = self._left = max(_LEAST_LIMIT, _MOST_EXPANSION * size)
 
     def spend(self, count: int) -> None:
-        """Take `count` bytes, or give them back if it is negative.
-
-        Raises:
-            UserError: More bytes are taken than are left.
-        """
+        """Take `count` bytes, or give them back if negative; UserError if too few are left."""
         self._left -= count
         if self._left < 0:
             raise UserError(
@@ -97,16 +91,11 @@ class Columns:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
-    """Open a parquet file after checking the sizes that it declares.
+    """Open a parquet file after checking the sizes that it declares, and find the columns to read.
 
-    Errors of pyarrow inside the `with` block become a UserError that names the file.
-
-    Yields:
-        The file, and the columns to read.
-
-    Raises:
-        UserError: The file is not a regular file or is damaged, lacks a column of images, or
-            declares more rows or bytes than a file of its size can hold.
+    Errors of pyarrow inside the `with` block become a UserError that names the file. So does a file
+    that is not regular, is damaged, lacks a column of images, or declares more rows or bytes than a
+    file of its size can hold.
     """
     size = require_regular(path)
     try:
@@ -133,18 +122,7 @@ def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
 def images_in(
     path: Path, file: pq.ParquetFile, columns: Columns, group: int, most_rows: int = _BATCH_ROWS
 ) -> Iterator[pa.Array]:
-    """Yield the encoded images of a row group in order, as binary arrays of some images each.
-
-    Args:
-        path: The file.
-        file: The opened file.
-        columns: Its columns.
-        group: Number of the row group.
-        most_rows: Greatest number of images of an array.
-
-    Raises:
-        UserError: A page expands to more than a file of its size can hold.
-    """
+    """Yield the encoded images of a row group in order, as binary arrays of `most_rows` at most."""
     page = _largest_page(path, file.metadata.row_group(group), columns)
     rows = max(1, min(_BATCH_ROWS, most_rows, _BATCH_BYTES // max(1, page)))
     for batch in file.iter_batches(rows, [group], [columns.image_leaf], use_threads=False):
@@ -179,18 +157,10 @@ def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | 
 def joined_labels(
     name: str, labels: Sequence[Labels | str], names: Sequence[tuple[str, ...]]
 ) -> tuple[Labels | str, tuple[str, ...]]:
-    """Join the labels of shards, or say why they have none.
+    """Join the labels of shards, as `read_labels` returns them, or say why they have none.
 
-    Args:
-        name: Name of the data for messages.
-        labels: What each shard has, as `read_labels` returns it.
-        names: The names that each shard has for its numbers; empty if none.
-
-    Returns:
-        The labels of all, and the names of their numbers.
-
-    Raises:
-        UserError: Only some of the shards have labels.
+    `names` are those that each shard has for its numbers, or empty; the names of all are returned,
+    too. It is a UserError if only some of the shards have labels.
     """
     there = [part for part in labels if isinstance(part, Labels)]
     if there and len(there) < len(labels):
@@ -352,18 +322,7 @@ _LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
 
 
 def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
-    """Find a parquet file's column of encoded images.
-
-    Args:
-        schema: The schema of the file.
-        path: The file, for messages.
-
-    Returns:
-        Name of the column, and whether it holds {bytes, path} instead of bytes.
-
-    Raises:
-        UserError: There is no such column, it holds something else, or a name occurs twice.
-    """
+    """Find the column of encoded images, and whether it holds {bytes, path} instead of bytes."""
     for column in (*_IMAGE_COLUMNS, *_LABEL_COLUMNS):
         if schema.names.count(column) > 1:
             raise UserError(f"{path} has two columns {column}")
@@ -388,17 +347,11 @@ _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 
 
 def label_column_of(schema: pa.Schema) -> str | None:
-    """Return the name of a parquet file's column of labels, or None if there is none."""
     return next((c for c in _LABEL_COLUMNS if c in schema.names), None)
 
 
 def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
-    """Return the class names that Hugging Face's datasets store with the schema, or () if none.
-
-    Args:
-        schema: The schema of the file.
-        column: Name of the column of labels.
-    """
+    """Return the class names that Hugging Face's datasets store with the schema, or () if none."""
     try:
         described = json.loads(schema.metadata[b"huggingface"])
         names = described["info"]["features"][column]["names"]
@@ -414,16 +367,8 @@ class Parquet:
     """A source of the images in parquet files, which are held in memory still encoded.
 
     The classes are those that Hugging Face's metadata in the files name, or texts that are labels,
-    otherwise numbers.
-
-    Args:
-        paths: The files.
-        name: Name of the data for messages and results.
-        note: A line on the parts of the data that are read or left out.
-
-    Raises:
-        UserError: A file is damaged or expands to too many bytes, only some files have labels, or
-            there are no images.
+    otherwise numbers. `name` is that of the data for messages and results, and `note` a line on the
+    parts of the data that are read or left out.
     """
 
     def __init__(self, paths: Sequence[Path], name: str, note: str = "") -> None:
@@ -449,7 +394,6 @@ class Parquet:
 
     @staticmethod
     def _read(path: Path, budget: Budget) -> tuple[pa.ChunkedArray, Labels | str, tuple[str, ...]]:
-        """Read a file's images, its labels or why it has none, and its class names."""
         chunks: list[pa.Array] = []
         with opened(path) as (file, columns):
             for group in range(file.metadata.num_row_groups):

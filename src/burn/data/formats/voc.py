@@ -95,20 +95,11 @@ class _Fault(Exception):
 class Voc:
     """A `Source` of images with boxes; `labels` is None, as an image may show several classes.
 
-    Args:
-        name: Name of the data for messages and results.
-        items: The images and their annotations.
-        classes: Names of the classes.
-        skipped: Lines for the attribute of that name.
-
     Attributes:
         annotations: The annotation of each image.
         presence: int8 (images, classes): 1 if the image shows an object of the class that is not
             difficult, 0 if it shows only difficult ones, -1 if it shows none.
         skipped: What was left out or fixed and why, one line each.
-
-    Raises:
-        UserError: The name of an object is none of `classes`.
     """
 
     labels: np.ndarray | None = None
@@ -147,21 +138,11 @@ class Voc:
         return len(self._items)
 
     def read(self, index: int) -> Tensor:
-        """Return an image, uint8 (3, height, width), without the rotation that EXIF asks for.
-
-        Boxes refer to the pixels as they are stored.
-
-        Raises:
-            UnreadableImage: The image cannot be decoded, or its size is not the annotation's.
-        """
+        """Return an image without the rotation that EXIF asks for: boxes refer to stored pixels."""
         return as_tensor(self.pixels(index))
 
     def pixels(self, index: int) -> np.ndarray:
-        """Return an image as `read` does, uint8 (height, width, 3).
-
-        Raises:
-            UnreadableImage: As `read`.
-        """
+        """Return an image as `read` does; a size unlike the annotation's makes it unreadable."""
         item = self._items[index]
         image = decode_pixels(read_image(item.image), str(item.image), upright=False)
         size = (image.shape[1], image.shape[0])
@@ -188,9 +169,6 @@ def open_voc(spec: str, split: Split, classes: tuple[str, ...] | None = None) ->
             not exist; "test" reads test, or else val.
         classes: The classes of the training data. None takes VOC's 20 if no other name occurs, and
             otherwise the names that occur, sorted.
-
-    Raises:
-        UserError: A folder or split is missing, a label is none of `classes`, or no box is left.
     """
     items: list[_Item] = []
     skipped: list[str] = []
@@ -339,12 +317,7 @@ def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list[str]]:
-    """Parse an annotation.
-
-    Returns:
-        Width and height in pixels, the objects, and a line for each object that is left out or
-        clipped.
-    """
+    """Parse an annotation: width and height, the objects, and a line on each fault of a box."""
     with open_regular(xml) as file:
         content = file.read(_LARGEST_XML + 1)
     if len(content) > _LARGEST_XML:
@@ -428,6 +401,5 @@ def _box(element: ET.Element, label: str) -> tuple[tuple[float, float, float, fl
 
 
 def _shown(text: str) -> str:
-    """Shorten a text for a message and replace its unprintable characters."""
     cut = text if len(text) <= 80 else text[:79] + "…"
     return "".join(letter if letter.isprintable() else "�" for letter in cut)

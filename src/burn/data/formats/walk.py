@@ -14,12 +14,8 @@ from burn_engine.folders import walk as engine_walk
 def walk(root: Path) -> Iterator[Listing]:
     """Walk through a folder, as `burn_engine.folders.walk` does.
 
-    Args:
-        root: The folder.
-
-    Raises:
-        UserError: A folder cannot be read, a link without a file extension leads to nothing, or
-            there are too many links to folders.
+    What cannot be read is a UserError, and so are a link without a file extension that leads to
+    nothing, and too many links to folders.
     """
     try:
         yield from engine_walk(root)
