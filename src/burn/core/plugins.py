@@ -39,13 +39,7 @@ class Plugin:
     sha256: str | None = None
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    plugin: Plugin
-    file: str | None  # where its code is
-
-
-_loaded: dict[str, _Loaded] = {}  # by the value of --import
+_loaded: dict[str, str | None] = {}  # values of --import to the files of their code
 _installed: dict[str, str | None] = {}  # entry points to their files
 _loading: list[Plugin] = []
 _registered: list[str] = []  # the module of each part
@@ -109,7 +103,7 @@ def load_plugin(name: str) -> None:
             f"--import {name} registers nothing: decorate a class with burn.register_method, "
             "burn.register_backbone or burn.register_protocol"
         )
-    _loaded[name] = _Loaded(plugin, getattr(imported, "__file__", None))
+    _loaded[name] = getattr(imported, "__file__", None)
 
 
 def load_installed(warn: Callable[[str], None]) -> None:
@@ -150,8 +144,7 @@ def all_plugins() -> list[str]:
 
 
 def _files() -> dict[str, str]:
-    files = {loaded.file: name for name, loaded in _loaded.items() if loaded.file}
-    return files | {file: name for name, file in _installed.items() if file}
+    return {file: name for name, file in [*_loaded.items(), *_installed.items()] if file}
 
 
 def require_plugins(needed: Any, kind: str, registered: Mapping[str, Any], what: str) -> None:

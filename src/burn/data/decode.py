@@ -15,22 +15,10 @@ import numpy as np
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular
 from burn_engine import pixels
-from burn_engine.pixels import FORMATS, MOST_BYTES, MOST_PIXELS
+from burn_engine.pixels import MOST_BYTES
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = [
-    "FORMATS",
-    "MOST_BYTES",
-    "MOST_PIXELS",
-    "UnreadableImage",
-    "as_tensor",
-    "check_bytes",
-    "decode",
-    "decode_pixels",
-    "read_image",
-]
 
 
 class UnreadableImage(Exception):
@@ -59,7 +47,7 @@ def decode_pixels(encoded: bytes, name: str, *, upright: bool = True) -> np.ndar
     lie over white. `upright` applies the rotation that the EXIF data ask for.
 
     Raises:
-        UnreadableImage: The image has none of FORMATS, more than MOST_PIXELS or MOST_BYTES, or a
+        UnreadableImage: The image has none of the engine's formats, too many pixels or bytes, or a
             range that nothing says; or it cannot be decoded to its end. `name` is in the message.
     """
     check_bytes(len(encoded), name)

@@ -16,10 +16,9 @@ from burn.data.base import PixelSource, Source, Split, is_part, named_part, part
 from burn.data.builtin.digits import Digits
 from burn.data.checks import missing_labels
 from burn.data.formats.cifar import Cifar
-from burn.data.formats.folder import Folder, are_few
+from burn.data.formats.folder import Folder, are_few, walk
 from burn.data.formats.labeled import (
     LISTS,
-    LabeledFiles,
     is_birdsnap,
     is_cub,
     read_birdsnap,
@@ -29,7 +28,6 @@ from burn.data.formats.labeled import (
 from burn.data.formats.parquet import Parquet
 from burn.data.formats.shards import open_shards
 from burn.data.formats.voc import open_voc
-from burn.data.formats.walk import walk
 from burn.data.splits import Subset, hold_out
 from burn_engine.folders import is_image, suffix_of
 
@@ -95,7 +93,7 @@ def open_source(spec: str, split: Split = "train") -> Source:
         raise UserError(f"{spec} is neither a folder nor a regular file (a pipe or a device)")
     if path.is_file():
         if path.suffix in LISTS:
-            return LabeledFiles(read_list(path))
+            return read_list(path)
         if path.suffix == ".tar":
             raise UserError(f"{spec} is a tar of images: give stream:{spec}")
         if path.suffix != ".parquet":
@@ -113,10 +111,10 @@ def open_source(spec: str, split: Split = "train") -> Source:
         return Cifar(cifar[0], split)
     for folder in (path, path / "CUB_200_2011"):
         if is_cub(folder):
-            return LabeledFiles(read_cub(folder, split))
+            return read_cub(folder, split)
     for folder in (path, path / "birdsnap"):
         if is_birdsnap(folder):
-            return LabeledFiles(read_birdsnap(folder, split))
+            return read_birdsnap(folder, split)
     part, note = _part(path, split)
     if part != path:
         path, spec = part, str(part)

@@ -87,7 +87,8 @@ class PartEmbedder:
             return "this node does not find it among the images"
         with threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext():
             try:
-                return embed_part(self._network, self._folder, self._parts[name], _alone)
+                part = self._parts[name]
+                return embed_part(self._network, self._folder, part, lambda _images, rows: rows)
             except LostPart as error:
                 return str(error)
 
@@ -110,10 +111,6 @@ def embed_part(
         return folder.write(part, images, watch(images, rows))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _alone(_: Images, rows: Iterator[Rows]) -> Iterator[Rows]:
-    return rows
 
 
 def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterator[Rows]:

@@ -129,9 +129,6 @@ class OutputFolder:
     def file(self, part: Part) -> Path:
         return self.path / f"{part.name}.parquet"
 
-    def unreadable_file(self, part: Part) -> Path:
-        return self.path / f"{part.name}.unreadable.jsonl"
-
     def require_no_others(self, collection: Collection) -> None:
         """Raise UserError if the folder holds files of parts that the collection does not have."""
         names = {self.file(part).name for part in collection.parts}
@@ -280,7 +277,7 @@ class OutputFolder:
         )
 
     def _name_unreadable(self, part: Part, bad: list[tuple[int, str]]) -> None:
-        file = self.unreadable_file(part)
+        file = self.path / f"{part.name}.unreadable.jsonl"
         if not bad:
             file.unlink(missing_ok=True)  # of an attempt that was killed
             return

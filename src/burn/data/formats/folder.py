@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from burn.core.errors import UserError, listed
+from burn.core.inputs import reason
 from burn.data.base import ImageFiles
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.walk import walk
-from burn_engine.folders import SUFFIXES, Skipped
+from burn_engine.folders import SUFFIXES, Listing, Skipped
+from burn_engine.folders import walk as engine_walk
+
+
+def walk(root: Path) -> Iterator[Listing]:
+    """Walk through a folder by the engine's rule, with errors for the user.
+
+    What cannot be read is a UserError, and so are a link without a file extension that leads to
+    nothing, and too many links to folders.
+    """
+    try:
+        yield from engine_walk(root)
+    except OSError as error:
+        raise UserError(reason(Path(error.filename or root), error)) from error
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 class Folder(ImageFiles):

@@ -105,7 +105,7 @@ def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
         with pq.ParquetFile(path.absolute(), buffer_size=1 << 18, pre_buffer=False) as file:
             schema = file.schema_arrow
             image, in_struct = image_column_of(schema, path)
-            label = label_column_of(schema)
+            label = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
             names = class_names_of(schema, label) if label else ()
             columns = Columns(image, in_struct, label, names, tuple(schema.names))
             _require_plausible(path, size, file.metadata, columns)
@@ -344,10 +344,6 @@ def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
 
 
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-
-
-def label_column_of(schema: pa.Schema) -> str | None:
-    return next((c for c in _LABEL_COLUMNS if c in schema.names), None)
 
 
 def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:

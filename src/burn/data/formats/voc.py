@@ -24,17 +24,11 @@ from burn.core.inputs import list_folder, open_regular, read_bytes
 from burn.core.paths import expand
 from burn.data.base import Split
 from burn.data.builtin.scenes import digit_scenes
-from burn.data.decode import (
-    FORMATS,
-    MOST_BYTES,
-    UnreadableImage,
-    as_tensor,
-    decode_pixels,
-    read_image,
-)
+from burn.data.decode import UnreadableImage, as_tensor, decode_pixels, read_image
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.walk import walk
+from burn.data.formats.folder import walk
 from burn_engine.folders import SUFFIXES, suffix_of
+from burn_engine.pixels import FORMATS, MOST_BYTES
 
 if TYPE_CHECKING:
     from torch import Tensor
