@@ -61,6 +61,9 @@ class PixelSource(Source, Protocol):
 
     def pixels(self, index: int) -> np.ndarray: ...
 
+    def read(self, index: int) -> Tensor:
+        return as_tensor(self.pixels(index))
+
 
 def is_part(name: str) -> bool:
     """Return whether a name is a word for a part of data, whatever its case."""
@@ -88,7 +91,7 @@ def part_word(file: Path) -> str:
     return re.split("[-_.]", file.name)[0]
 
 
-class ImageFiles:
+class ImageFiles(PixelSource):
     """Base class of sources that read image files below a folder."""
 
     _path: Path
@@ -96,9 +99,6 @@ class ImageFiles:
 
     def __len__(self) -> int:
         return len(self._names)
-
-    def read(self, index: int) -> Tensor:
-        return as_tensor(self.pixels(index))
 
     def pixels(self, index: int) -> np.ndarray:
         file = self._path / self._names[index]

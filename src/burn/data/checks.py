@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from burn.core.errors import UserError
 from burn.core.paths import resolved
@@ -12,6 +11,7 @@ from burn.data.base import PixelSource, Source
 from burn.data.decode import UnreadableImage
 from burn.data.formats.folder import Folder
 from burn.data.formats.labeled import LabeledFiles
+from burn.data.formats.shards import ShardedImages
 from burn.data.formats.voc import Voc
 from burn.data.splits import Subset
 
@@ -50,7 +50,7 @@ def _samples(source: Source, at_least: int) -> Iterator[tuple[Source, Sequence[i
     """Yield a source's first images and then a larger sample, each as (source, positions in it)."""
     count, more = len(source), max(_MOST_TRIED, at_least)
     yield source, range(min(count, at_least + 8))
-    if isinstance(source, _HasSample):  # random access to the images of shards is slow
+    if isinstance(source, ShardedImages):  # random access to the images of shards is slow
         some = source.sample(more)
         yield some, range(len(some))
     elif count > more:
@@ -87,11 +87,6 @@ def remarks(source: Source) -> list[str]:
     if isinstance(source, Voc) and source.skipped:
         lines.append(f"{len(source.skipped):,} faults: {'; '.join(source.skipped[:5])}")
     return lines
-
-
-@runtime_checkable
-class _HasSample(Protocol):
-    def sample(self, count: int) -> Source: ...
 
 
 def require_outside(out: Path, *sources: Source, option: str = "--out") -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular
 from burn_engine import pixels
-from burn_engine.pixels import MOST_BYTES
+from burn_engine.pixels import MOST_BYTES as MOST_BYTES  # exported, too
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from burn.core.errors import UserError, listed, shortened
 from burn.core.inputs import open_regular, require_regular
-from burn.data.decode import UnreadableImage, as_tensor, check_bytes, decode_pixels
+from burn.data.base import PixelSource
+from burn.data.decode import UnreadableImage, check_bytes, decode_pixels
 from burn.data.fingerprint import digest, file_contents
 from burn.data.labels import (
     MOST_CLASSES,
@@ -32,9 +33,6 @@ from burn.data.labels import (
     labels_of,
     with_one_naming,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _MOST_ROWS = 2**20  # of a file with fewer bytes than rows
 # Parquet hardly compresses JPEGs; it compresses bitmaps or PNGs of few colours several times.
@@ -286,16 +284,13 @@ class _Thrift:
             count = head >> 4 if head >> 4 < 15 else self._unsigned()
             for _ in range(count):
                 self._value(head & 15, depth + 1, True)
-                self._require()
+                if self.at > len(self._content):
+                    raise IndexError
         elif kind == 12:
             self.struct(depth + 1)
         else:
             raise ValueError
         return None
-
-    def _require(self) -> None:
-        if self.at > len(self._content):
-            raise IndexError
 
     def _byte(self) -> int:
         self.at += 1
@@ -359,7 +354,7 @@ def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
     return tuple(names) if plain else ()
 
 
-class Parquet:
+class Parquet(PixelSource):
     """A source of the images in parquet files, which are held in memory still encoded.
 
     The classes are those that Hugging Face's metadata in the files name, or texts that are labels,
@@ -401,9 +396,6 @@ class Parquet:
 
     def __len__(self) -> int:
         return len(self._images)
-
-    def read(self, index: int) -> Tensor:
-        return as_tensor(self.pixels(index))
 
     def pixels(self, index: int) -> np.ndarray:
         buffer = self._images[index].as_buffer()

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from burn.core.errors import UserError, listed, shortened
 from burn.core.inputs import list_folder, open_regular, require_regular, status_of
 from burn.core.paths import expand
-from burn.data.base import Split, named_part, part_word
+from burn.data.base import PixelSource, Split, named_part, part_word
 from burn.data.decode import MOST_BYTES, UnreadableImage, as_tensor, decode_pixels
 from burn.data.fingerprint import digest, file_contents
 from burn.data.formats.parquet import (
@@ -79,7 +79,7 @@ class _Shard(Protocol):
     def names(self) -> list[str]: ...
 
 
-class ShardedImages:
+class ShardedImages(PixelSource):
     """A source of the images in shards, whose positions count through the shards in their order.
 
     Attributes:
@@ -126,11 +126,8 @@ class ShardedImages:
         shard, row = self._locate(index)
         return shard.describe(row)
 
-    def read(self, index: int) -> Tensor:
-        """Return an image as `Source.read` does; random access to parquet files is slow."""
-        return as_tensor(self.pixels(index))
-
     def pixels(self, index: int) -> np.ndarray:
+        """Return an image as `PixelSource` does; random access to parquet files is slow."""
         (encoded,) = self.encoded([index])
         return self.decode_pixels(index, encoded)
 

@@ -14,7 +14,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -22,16 +21,13 @@ from PIL import Image
 from burn.core.errors import UserError, listed
 from burn.core.inputs import list_folder, open_regular, read_bytes
 from burn.core.paths import expand
-from burn.data.base import Split
+from burn.data.base import PixelSource, Split
 from burn.data.builtin.scenes import digit_scenes
-from burn.data.decode import UnreadableImage, as_tensor, decode_pixels, read_image
+from burn.data.decode import UnreadableImage, decode_pixels, read_image
 from burn.data.fingerprint import digest, file_contents
 from burn.data.formats.folder import walk
 from burn_engine.folders import SUFFIXES, suffix_of
 from burn_engine.pixels import FORMATS, MOST_BYTES
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -86,8 +82,8 @@ class _Fault(Exception):
     """Raised for an image or a box that is left out; the message says why."""
 
 
-class Voc:
-    """A `Source` of images with boxes; `labels` is None, as an image may show several classes.
+class Voc(PixelSource):
+    """A source of images with boxes; `labels` is None, as an image may show several classes.
 
     Attributes:
         annotations: The annotation of each image.
@@ -131,12 +127,11 @@ class Voc:
     def __len__(self) -> int:
         return len(self._items)
 
-    def read(self, index: int) -> Tensor:
-        """Return an image without the rotation that EXIF asks for: boxes refer to stored pixels."""
-        return as_tensor(self.pixels(index))
-
     def pixels(self, index: int) -> np.ndarray:
-        """Return an image as `read` does; a size unlike the annotation's makes it unreadable."""
+        """Return an image, which is unreadable if its size is not the annotation's.
+
+        The rotation that EXIF asks for is not applied, as boxes refer to the pixels as stored.
+        """
         item = self._items[index]
         image = decode_pixels(read_image(item.image), str(item.image), upright=False)
         size = (image.shape[1], image.shape[0])
