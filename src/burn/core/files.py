@@ -56,7 +56,9 @@ def write_beside(
         with _own_folder(path.parent) as folder:
             temporary = folder / path.name
             write(temporary)
-            temporary.chmod(0o666 & ~_umask())  # safetensors makes files only their owner can read
+            mask = os.umask(0)  # it can only be read by setting it
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)  # safetensors makes files only their owner can read
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
             if new:
@@ -242,12 +244,6 @@ def _lock(folder: Path, *, wait: bool) -> Iterator[bool | None]:
     finally:
         _held.discard(descriptor)
         os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_text(path: Path, text: str) -> None:

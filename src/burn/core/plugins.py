@@ -28,11 +28,9 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True)
 class Plugin:
-    """Origin of a registered part.
+    """Origin of a registered part: `name` is what `--import` was given, or the registering module.
 
-    Attributes:
-        name: Value of `--import`, or the module that registered the part.
-        sha256: Hash of the plugin's file, or None where it is a module.
+    `sha256` is the hash of the plugin's file, or None where it is a module.
     """
 
     name: str
@@ -215,10 +213,7 @@ def check_config(kind: str, name: str, config: Any) -> None:
 
 
 def check_words(part: str, what: str, given: object, allowed: Collection[str]) -> frozenset[str]:
-    """Return words that a plugin gives as a list, set or the like, if all are among `allowed`.
-
-    `part` is the part's kind and name, and `what` the argument's name, for the message.
-    """
+    """Return the words that a plugin gives `part` as its argument `what`, if they are allowed."""
     words = given if isinstance(given, (list, tuple, set, frozenset, dict)) else [None]
     if not all(isinstance(word, str) and word in allowed for word in words):
         raise UserError(f"{part}: {what} must be a list of {', '.join(allowed)}")

@@ -1,7 +1,8 @@
 """Views of an image: random augmentations for training, and the plain view for evaluation.
 
-Every random draw comes from a generator seeded by (seed, epoch, index, view) alone, so that a
-resumed run, or a run with another number of data-loader workers, sees the same images.
+Images are uint8 (3, height, width), and views uint8 (3, size, size). Every random draw comes from a
+generator seeded by (seed, epoch, index, view) alone, so that a resumed run, or a run with another
+number of data-loader workers, sees the same images.
 """
 
 from __future__ import annotations
@@ -28,11 +29,10 @@ def generator(seed: int, epoch: int, index: int, view: int) -> np.random.Generat
 
 
 def random_view(image: Tensor, config: ViewConfig, random: np.random.Generator) -> Tensor:
-    """Augment an image, uint8 (3, height, width), to a view, uint8 (3, size, size).
+    """Augment an image.
 
     The steps are: random resized crop (bicubic, antialiased), horizontal flip, colour jitter in
-    random order, RandAugment, conversion to greyscale, and Gaussian blur. All is drawn from
-    `random`.
+    random order, RandAugment, conversion to greyscale, and Gaussian blur.
     """
     view = _crop_and_flip(image, config, random)
     if random.random() < config.jitter:
@@ -60,20 +60,12 @@ def drawing_fingerprint(config: ViewConfig) -> str:
 
 
 def crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generator) -> Tensor:
-    """Apply the light augmentation of linear evaluation: random resized crop, horizontal flip.
-
-    The image is uint8 (3, height, width), the view uint8 (3, size, size). Only the settings of the
-    crop and the flip are used.
-    """
+    """Apply the light augmentation of linear evaluation: random resized crop, horizontal flip."""
     return _to_tensor(_crop_and_flip(image, config, random))
 
 
 def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
-    """Resize an image by its short side and crop its centre, without randomness.
-
-    The image is uint8 (3, height, width), the view uint8 (3, size, size). Of the settings only
-    `size` and `resize` are used.
-    """
+    """Resize an image by its short side to `resize`, and crop its centre, without randomness."""
     short = config.resize if config.resize is not None else round(config.size * 8 / 7)
     most = 4 * min(image.shape[1:])  # do not enlarge all of a very long image only to crop it
     image = _center(image, min(image.shape[1], most), min(image.shape[2], most))
@@ -85,7 +77,7 @@ def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
 
 
 def resize(image: Tensor, height: int, width: int) -> Tensor:
-    """Resize an image, uint8 (3, height, width), bicubic and antialiased, as torchvision does."""
+    """Resize an image, bicubic and antialiased, as torchvision does."""
     return F.interpolate(image[None], (height, width), mode="bicubic", antialias=True)[0]
 
 

@@ -90,10 +90,7 @@ def remarks(source: Source) -> list[str]:
 
 
 def require_outside(out: Path, *sources: Source, option: str = "--out") -> None:
-    """Raise UserError if an output folder, which need not exist, lies in a folder of images.
-
-    Pictures written there would become images of that source. `option` names the output folder.
-    """
+    """Raise UserError if an output folder, which need not exist, lies in a folder of images."""
     for source in sources:
         while isinstance(source, Subset):
             source = source.whole  # noqa: PLW2901

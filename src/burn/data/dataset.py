@@ -32,14 +32,8 @@ class DatasetSource:
     `targets` or `labels`, with -1 or None for an image without one, and names of classes from
     `classes`, as torchvision's datasets have them.
 
-    Args:
-        dataset: The dataset. It must return the same image for the same position every time, so it
-            must not apply random transforms.
-
-    Raises:
-        UserError: The dataset has no length, no images, or labels or names of classes that do not
-            fit; none of the 16 items that are tried is an image; or an item changes when it is read
-            again.
+    The dataset must return the same image for the same position every time, so it must not apply
+    random transforms: an image among 16 items that are tried is read twice.
     """
 
     def __init__(self, dataset: Any) -> None:

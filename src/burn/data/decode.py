@@ -31,11 +31,8 @@ def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
 
 
 def as_tensor(image: np.ndarray) -> Tensor:
-    """Return an image, uint8 (height, width, 3), as a tensor (3, height, width) of the same memory.
-
-    Torch is imported here, because a packed network reads images without it.
-    """
-    import torch
+    """Return an image, uint8 (height, width, 3), as a tensor (3, height, width) on its memory."""
+    import torch  # here, because a packed network reads images without it
 
     return torch.from_numpy(image).permute(2, 0, 1)
 
@@ -58,10 +55,7 @@ def decode_pixels(encoded: bytes, name: str, *, upright: bool = True) -> np.ndar
 
 
 def read_image(file: Path) -> bytes:
-    """Return the bytes of an image file.
-
-    A file that cannot be read, is not regular, or is larger than MOST_BYTES is an UnreadableImage.
-    """
+    """Return the bytes of an image file, or raise UnreadableImage, as for one of too many bytes."""
     try:
         with open_regular(file) as opened:
             check_bytes(os.fstat(opened.fileno()).st_size, str(file))

@@ -99,11 +99,7 @@ def can_name(text: str) -> bool:
 
 
 def named(texts: Sequence[str | None], what: str) -> Labels:
-    """Number texts by their order; None and empty texts are unlabelled.
-
-    Too many different texts, or one that is too long or unprintable to name a class, raise
-    NoLabels.
-    """
+    """Number texts that can name classes by their order; None and empty ones are unlabelled."""
     names = sorted({text for text in texts if text})
     odd = next((name for name in names if not can_name(name)), None)
     if odd is not None:

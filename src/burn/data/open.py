@@ -31,7 +31,6 @@ from burn.data.formats.voc import open_voc
 from burn.data.splits import Subset, hold_out
 from burn_engine.folders import is_image, suffix_of
 
-_CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
 _DEEPEST = 3  # folders that an archive may have put around the parts of its data
 
 
@@ -101,7 +100,7 @@ def open_source(spec: str, split: Split = "train") -> Source:
         return Parquet([path], spec)
     cifar = [
         folder
-        for folder in (path, *(path / name for name in _CIFAR_FOLDERS))
+        for folder in (path, path / "cifar-10-batches-py", path / "cifar-100-python")
         if (folder / "batches.meta").is_file() or (folder / "meta").is_file()
     ]
     if len(cifar) > 1:

@@ -41,7 +41,9 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
         int(min(n.get("CPU", 0) // share.cores, n.get("GPU", 0) if share.gpus else 2**20))
         for n in nodes
     )
-    _quieten(ray.data)
+    context = ray.data.DataContext.get_current()  # burn has a bar of its own
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     assert config.out is not None
     given = replace(config, cluster=None, threads=share.cores)
     rows = ray.data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
@@ -58,14 +60,6 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
                 raise UserError(row["fault"])
             written = Written(row["images"], row["unreadable"])
             yield row["part"], row["lost"] or written
-
-
-def _quieten(data: Any) -> None:
-    """Leave progress to burn's bar, and the log to errors."""
-    context = data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
 class NodeEmbedder:

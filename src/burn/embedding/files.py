@@ -32,17 +32,11 @@ _GROUP_ROWS = 4096  # least number of rows of a row group, but for the last
 
 @dataclass(frozen=True)
 class Rows:
-    """Outputs for some images of a part, and those among them that cannot be read.
+    """Outputs for some images of a part, and those among them that cannot be read."""
 
-    Attributes:
-        positions: Positions of the readable images in their source.
-        outputs: Their outputs; None if there are no readable images.
-        unreadable: Position of each image that cannot be read, and why.
-    """
-
-    positions: list[int]
-    outputs: Outputs | None
-    unreadable: list[tuple[int, str]]
+    positions: list[int]  # of the readable images in their source
+    outputs: Outputs | None  # None if there are no readable images
+    unreadable: list[tuple[int, str]]  # position of each other image, and why
 
 
 @dataclass(frozen=True)
@@ -64,17 +58,11 @@ def require_folder(path: Path) -> None:
 
 
 class OutputFolder:
-    """The folder of the outputs of one network for one collection.
+    """The folder, made if it does not exist, of the outputs of one network for one collection.
 
-    It is made if it does not exist. One with outputs of another network, of other images or with
-    other settings is a UserError.
-
-    Args:
-        path: The folder.
-        manifest: What all of its files have in common, as plain values: `format`, `model`, `data`
-            and `settings`.
-        dtype: Number format of features and scores.
-        max_bad: Largest share of a part's images that may be unreadable, in [0, 1].
+    `manifest` is what all of its files have in common, as plain values: `format`, `model`, `data`
+    and `settings`. A folder with another manifest is a UserError. `max_bad` is the largest share of
+    a part's images that may be unreadable, in [0, 1].
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any], dtype: str, max_bad: float) -> None:
@@ -140,10 +128,7 @@ class OutputFolder:
             )
 
     def find(self, part: Part) -> Written | None:
-        """Return what is there of a part, or None if it is not there yet.
-
-        A file that is damaged, or is of other images or another network, is a UserError.
-        """
+        """Return what is there of a part, or None if it is not there yet."""
         path = self.file(part)
         if status_of(path) is None:
             return None

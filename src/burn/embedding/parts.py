@@ -53,15 +53,9 @@ class Images:
 
 @dataclass(frozen=True)
 class Part:
-    """Images that become one output file.
+    """Images that become one output file; `open` raises UserError if they cannot be read."""
 
-    Attributes:
-        name: Name of the file without its suffix.
-        fingerprint: A string that changes when the images change, as in `Source`.
-        open: Opens the images. It raises UserError for a shard that cannot be read.
-    """
-
-    name: str
+    name: str  # of the file, without its suffix
     fingerprint: str
     open: Callable[[], Images]
 
@@ -71,11 +65,9 @@ class Collection:
     """A collection of images in parts.
 
     Attributes:
-        name: Name of the data.
         fingerprint: A string that changes when the images change; None for shards, of which there
             may be more later, and each of which is checked by itself.
         num_images: Number of images; None for shards, which are opened one after the other.
-        parts: The parts.
         folder: Folder in and below which no output may be written, because it would become input or
             change what the folder is taken for; None for single files.
         beside: Folders of single files, in which no output may be written.
@@ -141,15 +133,14 @@ def _shards(spec: str) -> Collection:
             f"{listed(twice, 2)} would give one file {twice[0].stem}.parquet: embed one folder at "
             "a time, each into an --out of its own"
         )
-    parts = [Part(path.stem, _fingerprint_of_shard(path), partial(_opened, path)) for path in paths]
+    parts = []
+    for path in paths:
+        about = digest(file_contents([(path, path.stat().st_size)], _SHARD_BYTES))
+        parts.append(Part(path.stem, about, partial(_opened, path)))
     beside = tuple(sorted({path.parent for path in paths}))
     single = len(paths) == 1 and status_of(expand(inner)) is not None
     folder = None if single else Path(os.path.commonpath(beside))
     return Collection(name, None, None, tuple(parts), folder, beside, (note,) if note else ())
-
-
-def _fingerprint_of_shard(path: Path) -> str:
-    return digest(file_contents([(path, path.stat().st_size)], _SHARD_BYTES))
 
 
 def _opened(path: Path) -> Images:
@@ -158,10 +149,7 @@ def _opened(path: Path) -> Images:
 
 
 def require_apart(out: Path, collection: Collection) -> None:
-    """Raise UserError if an output folder lies in one of a collection's folders.
-
-    The files in it would become images of the collection.
-    """
+    """Raise UserError if an output folder lies in one of a collection's folders."""
     place, folder = resolved(out), collection.folder
     below = folder is not None and place.is_relative_to(folder.resolve())
     if below or any(place == parent.resolve() for parent in collection.beside):

@@ -73,10 +73,7 @@ def _enlarged(split: Split) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _read() -> tuple[np.ndarray, np.ndarray]:
-    """Read scikit-learn's file of the digits without importing scikit-learn.
-
-    Images are float64 (images, 8, 8) from 0 to 16, labels int64 (images,).
-    """
+    """Read images, float64 (images, 8, 8) in 0 … 16, and labels, without importing scikit-learn."""
     package = find_spec("sklearn")
     folder = Path(package.origin).parent if package is not None and package.origin else Path()
     file = folder / "datasets" / "data" / "digits.csv.gz"

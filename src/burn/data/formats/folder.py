@@ -37,12 +37,10 @@ class Folder(ImageFiles):
     are left out. Hidden files and folders, and those of other programs, are skipped.
 
     Attributes:
-        root: The folder.
         skipped: Number of other files by lower-case extension ("" for none), without hidden files.
         skipped_text: What is skipped, in words; "" for nothing.
         stray: Names of the images that are left out because they lie beside class folders.
         unlabelled: Why there are no labels, if there are folders that might be classes.
-        note: A line on the parts of the data that are read or left out.
     """
 
     def __init__(self, path: Path, note: str = "") -> None:

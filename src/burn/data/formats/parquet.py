@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -44,10 +44,7 @@ _HEADER_BYTES = 2**16  # of a page; statistics take most of it
 
 
 class Budget:
-    """A limit on the bytes that the images of some files may take together in memory.
-
-    It follows from the size of the files in bytes; `name` is that of the data, for the message.
-    """
+    """A limit, by the size of some files in bytes, on the memory of all of their images."""
 
     def __init__(self, name: str, size: int) -> None:
         self._name = name
@@ -65,21 +62,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a parquet file that are read.
-
-    Attributes:
-        image: Name of the column of encoded images.
-        in_struct: Whether that column holds {bytes, path} instead of bytes.
-        label: Name of the column of labels, or None.
-        class_names: Names of the classes, or () if the file does not name them.
-        names: Names of all columns, for messages.
-    """
+    """The columns of a parquet file that are read."""
 
     image: str
-    in_struct: bool
+    in_struct: bool  # whether `image` holds {bytes, path} instead of bytes
     label: str | None
-    class_names: tuple[str, ...]
-    names: tuple[str, ...]
+    class_names: tuple[str, ...]  # empty if the file does not name its classes
+    names: tuple[str, ...]  # of all columns, for messages
 
     @property
     def image_leaf(self) -> str:
@@ -153,24 +142,28 @@ def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | 
 
 
 def joined_labels(
-    name: str, labels: Sequence[Labels | str], names: Sequence[tuple[str, ...]]
-) -> tuple[Labels | str, tuple[str, ...]]:
-    """Join the labels of shards, as `read_labels` returns them, or say why they have none.
+    name: str,
+    labels: Sequence[Labels | str],
+    names: Sequence[tuple[str, ...]],
+    describe: Callable[[int], str],
+) -> tuple[np.ndarray | None, tuple[str, ...], str]:
+    """Return `labels`, `classes` and `unlabelled` of a source that consists of shards.
 
-    `names` are those that each shard has for its numbers, or empty; the names of all are returned,
-    too. It is a UserError if only some of the shards have labels.
+    `labels` are as `read_labels` returns them for each shard, and `names` those that each shard has
+    for its numbers, or empty. `describe` names an image. It is a UserError if only some of the
+    shards have labels.
     """
     there = [part for part in labels if isinstance(part, Labels)]
     if there and len(there) < len(labels):
         reason = next(part for part in labels if not isinstance(part, Labels))
         raise UserError(f"{name}: only some of its shards have labels: {reason}")
     if not there:
-        return str(labels[0]), ()
+        return None, (), str(labels[0])
     try:
         parts, same = with_one_naming(there, names)
     except NoLabels as error:
-        return str(error), ()
-    return joined(parts), same
+        return None, (), str(error)
+    return classes_of(joined(parts), same, describe)
 
 
 def _require_plausible(path: Path, size: int, metadata: pq.FileMetaData, columns: Columns) -> None:
@@ -358,8 +351,7 @@ class Parquet(PixelSource):
     """A source of the images in parquet files, which are held in memory still encoded.
 
     The classes are those that Hugging Face's metadata in the files name, or texts that are labels,
-    otherwise numbers. `name` is that of the data for messages and results, and `note` a line on the
-    parts of the data that are read or left out.
+    otherwise numbers.
     """
 
     def __init__(self, paths: Sequence[Path], name: str, note: str = "") -> None:
@@ -375,13 +367,9 @@ class Parquet(PixelSource):
         if self._images.null_count == len(self._images):
             raise UserError(f"{name} holds no image: all {len(self._images):,} values are missing")
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
-        self.labels: np.ndarray | None = None
-        self.classes: tuple[str, ...] = ()
-        there, same = joined_labels(name, labels, names)
-        if isinstance(there, str):
-            self.unlabelled = there
-        else:
-            self.labels, self.classes, self.unlabelled = classes_of(there, same, self.describe)
+        self.labels, self.classes, self.unlabelled = joined_labels(
+            name, labels, names, self.describe
+        )
 
     @staticmethod
     def _read(path: Path, budget: Budget) -> tuple[pa.ChunkedArray, Labels | str, tuple[str, ...]]:

@@ -41,7 +41,6 @@ from burn.data.labels import (
     Labels,
     NoLabels,
     can_name,
-    classes_of,
     named,
 )
 from burn_engine.folders import is_image
@@ -101,18 +100,13 @@ class ShardedImages(PixelSource):
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
         self.size = sum(sizes)
         self.bytes_per_image = self.size / len(self)
-        self.labels: np.ndarray | None = None
-        self.classes: tuple[str, ...] = ()
         filled = [shard for shard in shards if shard.groups[-1]]
         empty = [shard.path.name for shard in shards if not shard.groups[-1]]
         self.note = "; ".join(filter(None, [note, f"no image in {listed(empty)}" * bool(empty)]))
-        labels, names = joined_labels(
-            name, [shard.labels for shard in filled], [shard.class_names for shard in filled]
+        labels, names = [shard.labels for shard in filled], [shard.class_names for shard in filled]
+        self.labels, self.classes, self.unlabelled = joined_labels(
+            name, labels, names, self.describe
         )
-        if isinstance(labels, str):
-            self.unlabelled = labels
-        else:
-            self.labels, self.classes, self.unlabelled = classes_of(labels, names, self.describe)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -213,15 +207,14 @@ class SampledImages:
 def open_shards(spec: str, split: Split = "train") -> ShardedImages:
     """Open the shards that a specification names.
 
+    It is a folder of .tar or .parquet files, one such file, or a pattern with * ? [ ] for them. Of
+    a folder with shards `train-…` and `test-…` (or val, valid, validation), those of `split` are
+    opened. Parquet files have the columns that `open_source` describes.
+
     Tars are laid out as WebDataset writes them, in any order: every regular member with the
     extension of an image is an image, and so is a link to such a member; a member `KEY.cls` holds
     its class, a number or a text, where KEY is the image's path up to one of the dots of its file
-    name (the last one that fits). Parquet files have the columns that `open_source` describes.
-
-    Args:
-        spec: A folder of .tar or .parquet files, one such file, or a pattern with * ? [ ] for them.
-        split: The part to open if a folder has shards `train-…` and `test-…` (or val, valid,
-            validation).
+    name (the last one that fits).
     """
     paths, name, note = find_shards(spec, split)
     return ShardedImages([_open(path) for path in paths], name, note)

@@ -12,9 +12,7 @@ The order of an epoch is a function of (seed, epoch, rank, world) alone:
    the same row groups.
 
 The order of positions is computed when an epoch begins, so that a resumed run knows which images
-were used without reading them. (The streams of Hugging Face's datasets guarantee less: a shuffle
-buffer is refilled on resuming, not restored; which worker reads what depends on the number of
-workers; ranks whose shards differ in length end after different numbers of batches. See
+were used without reading them. (The streams of Hugging Face's datasets guarantee less: see
 docs/project/log.md.)
 
 Memory holds the encoded images in the buffers, up to 4,096 per lane but at most 64 MB, and the
