@@ -17,14 +17,7 @@ from burn.data.builtin.digits import Digits
 from burn.data.checks import missing_labels
 from burn.data.formats.cifar import Cifar
 from burn.data.formats.folder import Folder, are_few, walk
-from burn.data.formats.labeled import (
-    LISTS,
-    is_birdsnap,
-    is_cub,
-    read_birdsnap,
-    read_cub,
-    read_list,
-)
+from burn.data.formats.labeled import LISTS, is_birdsnap, is_cub, read_birdsnap, read_cub, read_list
 from burn.data.formats.parquet import Parquet
 from burn.data.formats.shards import open_shards
 from burn.data.formats.voc import open_voc

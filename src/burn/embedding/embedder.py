@@ -86,11 +86,8 @@ class PartEmbedder:
         if name not in self._parts:
             return "this node does not find it among the images"
         with threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext():
-            try:
-                part = self._parts[name]
-                return embed_part(self._network, self._folder, part, lambda _images, rows: rows)
-            except LostPart as error:
-                return str(error)
+            part = self._parts[name]
+            return embed_part(self._network, self._folder, part, lambda _images, rows: rows)
 
 
 def embed_part(
@@ -98,17 +95,22 @@ def embed_part(
     folder: OutputFolder,
     part: Part,
     watch: Callable[[Images, Iterator[Rows]], Iterator[Rows]],
-) -> Written:
-    """Write the file of a part; `watch` is passed the batches and yields them again."""
+) -> Written | str:
+    """Write the file of a part, and return what it holds, or why it could not be computed.
+
+    `watch` is passed the batches and yields them again.
+    """
     try:
         images = part.open()
     except UserError as error:
-        raise LostPart(str(error)) from error
+        return str(error)
     # A pool for each part, so that nothing of a part that failed is left running.
     pool = ThreadPoolExecutor(network.threads, "embed")
     try:
         rows = _rows(network, images, pool)
         return folder.write(part, images, watch(images, rows))
+    except LostPart as error:
+        return str(error)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

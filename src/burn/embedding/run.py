@@ -13,8 +13,7 @@ from threadpoolctl import threadpool_limits
 from burn.core.errors import UserError, listed, printable
 from burn.core.paths import expand
 from burn.embedding.embedder import embed_part, open_network, output_folder
-from burn.embedding.files import LostPart, OutputFolder, Rows, Written, require_folder
-from burn.embedding.network import Network
+from burn.embedding.files import Rows, Written, require_folder
 from burn.embedding.parts import Collection, Images, Part, open_collection, require_apart
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
@@ -76,7 +75,10 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
                         progress.advance(part, 1.0)
                 missing = [part for part in parts if part.name not in written_parts]
                 if config.cluster is None:
-                    done = _one_by_one(network, folder, missing, progress)
+                    done = (
+                        (part, embed_part(network, folder, part, partial(progress.along, part)))
+                        for part in missing
+                    )
                 else:
                     done = _on_cluster(config, missing, progress)
                 for part, written in done:
@@ -102,17 +104,6 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
         network.num_features,
         len(network.classes),
     )
-
-
-def _one_by_one(
-    network: Network, folder: OutputFolder, parts: Sequence[Part], progress: _Progress
-) -> Iterator[tuple[Part, Written | str]]:
-    for part in parts:
-        watch = partial(progress.along, part)
-        try:
-            yield part, embed_part(network, folder, part, watch)
-        except LostPart as error:
-            yield part, str(error)
 
 
 def _on_cluster(
