@@ -19,7 +19,7 @@ _MOST_TRIED = 1000  # images to try before a source counts as unreadable
 
 
 def require_readable(source: Source, at_least: int = 1) -> None:
-    """Raise UserError unless `at_least` so many images of a source can be decoded.
+    """Raise UserError unless at least `at_least` images of a source can be decoded.
 
     The first images are tried, and if too few of them can be read, about a thousand from all over
     the source. Reading stops as soon as enough images were decoded.

@@ -83,7 +83,7 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 def numbered(numbers: np.ndarray, what: str) -> Labels:
-    """Check class numbers, int64 (images,), which those of rows or hashes are not."""
+    """Check that numbers, int64 (images,), are those of classes, not of rows or hashes."""
     for number in (numbers.min(initial=0), numbers.max(initial=0)):
         if not UNLABELLED <= number < MOST_CLASSES:
             raise NoLabels(

@@ -77,7 +77,7 @@ class _Views(Dataset[Item]):
 def collate(items: Sequence[Item], cached_shape: tuple[int, int] | None = None) -> Batch:
     """Collate items of one epoch; those of unreadable images contribute only their index.
 
-    `cached_shape` is the number of views and the dimension of the teacher's features, with a cache.
+    `cached_shape` is the number of views and the dimension of the teacher's features in a cache.
     """
     good = [item for item in items if item.drawn is not None]
     drawn = [item.drawn for item in items if item.drawn is not None]
@@ -154,8 +154,8 @@ class EpochSampler(Sampler[list[Key]]):
     """Sample batches of (epoch, index) from one seeded permutation per epoch.
 
     Each of `count` processes takes its own `batch_size` images of every batch (fewer if there are
-    not as many images). Together they see the batches that one process with a batch size of `count
-    * batch_size` would. `drop_last` leaves out the incomplete last batch of an epoch; several
+    not as many images). Together they see the batches that one process with `count` times that
+    batch size would. `drop_last` leaves out the incomplete last batch of an epoch; several
     processes must.
     """
 

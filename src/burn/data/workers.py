@@ -94,7 +94,7 @@ class QuietLoader(DataLoader[Any]):
     def _next(self, batches: Any) -> Any:
         """Return the next batch, or this loader after the last one.
 
-        Every few seconds without a batch, a signal that asked the work to stop raises.
+        After some seconds without a batch, a signal that asked the work to stop raises.
         """
         waited = 0
         while True:

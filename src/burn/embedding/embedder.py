@@ -82,7 +82,6 @@ class PartEmbedder:
         self._packed = config.packed
 
     def __call__(self, name: str) -> Written | str:
-        """Write the file of a part, and return what it holds, or why it could not be computed."""
         if name not in self._parts:
             return "this node does not find it among the images"
         with threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext():

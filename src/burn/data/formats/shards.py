@@ -140,7 +140,7 @@ class ShardedImages(PixelSource):
     def blocks(self, at_least: int) -> np.ndarray:
         """Cut the images into blocks that are read at once, none beyond a shard or a row group.
 
-        There are `at_least` so many, unless there are fewer images. Returns the positions of all
+        There are at least `at_least`, unless there are fewer images. Returns the positions of all
         boundaries, int64, from 0 to the number of images.
         """
         longest = int(_BLOCK_BYTES // max(1, self.bytes_per_image))
