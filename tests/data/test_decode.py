@@ -15,7 +15,7 @@ from PIL import Image
 
 from burn.data import decode as module
 from burn.data.dataset import DatasetSource
-from burn.data.decode import MOST_PIXELS, UnreadableImage, check_bytes, decode
+from burn.data.decode import UnreadableImage, check_bytes, decode
 from burn_engine import pixels
 
 
@@ -83,7 +83,7 @@ def test_the_limit_of_pixels_is_exact(monkeypatch: pytest.MonkeyPatch):
 
 def test_pillows_own_limit_is_told_as_ours():
     """Pillow refuses from 179 million pixels on, and would name that number."""
-    with pytest.raises(UnreadableImage, match=f"^a: more than {MOST_PIXELS:,} pixels$"):
+    with pytest.raises(UnreadableImage, match=f"^a: more than {pixels.MOST_PIXELS:,} pixels$"):
         decode(png(30_000, 30_000), "a")
 
 

@@ -52,14 +52,7 @@ def foreseen(error: BaseException) -> str | None:
 def listed(
     items: Sequence[Any], most: int = 3, *, each: int = 80, name: Callable[[Any], str] = str
 ) -> str:
-    """Return the names of the first items, and the number of the others.
-
-    Args:
-        items: Items to list.
-        most: Number of items that are named.
-        each: Largest number of characters of a name.
-        name: Gives the name of an item.
-    """
+    """Name the first `most` items, with at most `each` characters each, and count the others."""
     text = ", ".join(shortened(printable(name(item)), each) for item in items[:most])
     return text + (f" and {len(items) - most} more" if len(items) > most else "")
 

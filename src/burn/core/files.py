@@ -30,11 +30,7 @@ class Busy(UserError):
 
 
 def require_free(*paths: Path) -> None:
-    """Check that new files can be created under these names.
-
-    Raises:
-        UserError: A file exists already, or its folder does not.
-    """
+    """Raise UserError unless new files can be created under these names."""
     for path in paths:
         if path.exists():
             raise UserError(f"{path} already exists: remove it, or give another name")
@@ -52,23 +48,17 @@ def write_beside(
     disturb each other: the last one's file stays. The file is on the disk before it is renamed, so
     that a machine that loses power keeps the old file or the new one.
 
-    Args:
-        path: The file.
-        write: Receives the path of the file to fill. It may raise any error.
-        keep: New name of the old file at `path`, if there is one.
-        new: Whether to refuse to replace a file, even one that another process has written
-            meanwhile.
-
-    Raises:
-        OSError: The file cannot be written; the error names `path`. safetensors' and torch's own
-            errors for a full disk become OSError too.
-        UserError: `new` is set, and there is a file at `path`.
+    An old file at `path` is renamed to `keep`, if that is given. With `new`, it is a UserError,
+    even if another process has written it meanwhile. An OSError names `path`; safetensors' and
+    torch's own errors for a full disk become OSErrors too.
     """
     try:
         with _own_folder(path.parent) as folder:
             temporary = folder / path.name
             write(temporary)
-            temporary.chmod(0o666 & ~_umask())  # safetensors makes files only their owner can read
+            mask = os.umask(0)  # it can only be read by setting it
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)  # safetensors makes files only their owner can read
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
             if new:
@@ -89,7 +79,6 @@ def write_beside(
 
 
 def _rename_to_new(temporary: Path, path: Path) -> None:
-    """Rename without replacing another process's file."""
     try:
         rename_to_new(temporary, path)
     except FileExistsError:
@@ -141,9 +130,7 @@ def _own_folder(parent: Path) -> Iterator[Path]:
 def remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
     """Remove the hidden folders of calls of `write_beside` whose process has ended.
 
-    Args:
-        parent: Folder to search.
-        without_locks: Whether to remove them where the file system has no locks, too.
+    `without_locks` removes them where the file system has no locks, too.
     """
     with contextlib.suppress(OSError):  # the folder is missing, or may not be read
         for folder in list(parent.iterdir()):
@@ -171,17 +158,11 @@ def is_unfinished(path: Path) -> bool:
 
 
 def append_lines(path: Path, lines: str) -> None:
-    """Append whole lines to a text file, safely with several processes.
+    """Append whole lines, which end with a newline, to a text file, safely with several processes.
 
-    A last line that was cut short is ended first. If the lines cannot be written, the file is left
-    as it was.
-
-    Args:
-        path: The file, which is created if it does not exist.
-        lines: Text that ends with a newline, in UTF-8 except for names of files that are not.
-
-    Raises:
-        OSError: The file cannot be written.
+    A last line that was cut short is ended first. If the lines cannot be written, which raises
+    OSError, the file is left as it was. The text is stored in UTF-8, except for names of files that
+    are not.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -220,17 +201,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def locked(folder: Path, patience: float = 0) -> Iterator[None]:
-    """Hold a folder for this process alone.
+    """Hold a folder for this process alone; raise Busy if another holds it for `patience` seconds.
 
     The lock ends with the process and leaves nothing behind. If the folder does not exist, or its
     file system or the operating system has no such locks, nothing is held.
-
-    Args:
-        folder: The folder.
-        patience: Seconds to wait for a process that holds it.
-
-    Raises:
-        Busy: Another process of burn holds the folder.
     """
     if not folder.is_dir():
         yield
@@ -270,12 +244,6 @@ def _lock(folder: Path, *, wait: bool) -> Iterator[bool | None]:
     finally:
         _held.discard(descriptor)
         os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_text(path: Path, text: str) -> None:

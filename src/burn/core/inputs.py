@@ -1,7 +1,8 @@
 """Reading of files from a user, with limits on what they may be.
 
 A file that burn reads whole must be a regular file of limited size, so that a named pipe, a device
-or a file of many gigabytes under an expected name is an error at once instead of a hang.
+or a file of many gigabytes under an expected name is an error at once instead of a hang. Limits are
+in bytes. All functions raise UserError, which names the file, for what cannot be read.
 """
 
 from __future__ import annotations
@@ -35,13 +36,9 @@ def last_opened() -> Path | None:
 def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> BinaryIO:
     """Open a regular file for reading, without waiting for a writer of a named pipe.
 
-    Args:
-        path: The file.
-        limit: Largest size in bytes that is accepted, or None for any size.
-        buffering: As in Python's `open`; 0 for a file that another process may still write to.
-
-    Raises:
-        UserError: The file is missing, unreadable, not a regular file, or larger than `limit`.
+    Missing, unreadable and other files are a UserError, and so are files of more than `limit`
+    bytes. `buffering` is as in Python's `open`: 0 for a file that another process may still write
+    to.
     """
     try:
         # Without O_NONBLOCK, opening a named pipe waits until somebody writes to it.
@@ -70,13 +67,7 @@ def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> B
 
 
 def require_regular(path: Path) -> int:
-    """Check that `path` is a readable regular file and return its size in bytes.
-
-    This is for files that a library opens by name.
-
-    Raises:
-        UserError: As `open_regular`.
-    """
+    """Check a file that a library opens by name, as `open_regular` does; return its size."""
     with open_regular(path) as file:
         return os.fstat(file.fileno()).st_size
 
@@ -84,8 +75,8 @@ def require_regular(path: Path) -> int:
 def status_of(path: Path) -> os.stat_result | None:
     """Return the status of what a path leads to, links followed, or None if there is nothing.
 
-    Raises:
-        UserError: It cannot be looked up: no permission, a loop of links, a name that is too long.
+    What cannot be looked up is a UserError: no permission, a loop of links, a name that is too
+    long.
     """
     try:
         return path.stat()
@@ -98,11 +89,7 @@ def status_of(path: Path) -> os.stat_result | None:
 
 
 def list_folder(path: Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder in the order of their names.
-
-    Raises:
-        UserError: There is no permission to list the folder, or to look up what is in it.
-    """
+    """Return the entries of a folder in the order of their names."""
     try:
         # Listing needs read permission; looking up what is listed needs search permission.
         os.stat(os.path.join(path, os.curdir))  # noqa: PTH116, PTH118 - Path drops the dot
@@ -113,11 +100,7 @@ def list_folder(path: Path) -> list[os.DirEntry[str]]:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Read a whole file of at most `limit` bytes.
-
-    Raises:
-        UserError: As `open_regular`, or the file cannot be read.
-    """
+    """Read a whole file of at most `limit` bytes."""
     with open_regular(path, limit) as file, _failures_named(path):
         content = file.read(limit + 1)
     if len(content) > limit:  # it has grown, or its size was not known
@@ -126,16 +109,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def read_text(path: Path, limit: int = JSON_LIMIT, errors: str = "strict") -> str:
-    """Read a whole UTF-8 file of at most `limit` bytes.
-
-    Args:
-        path: The file.
-        limit: Largest size in bytes that is accepted.
-        errors: What happens to bytes that are not UTF-8, as in `bytes.decode`.
-
-    Raises:
-        UserError: As `open_regular`, or the file is not UTF-8.
-    """
+    """Read a whole UTF-8 file of at most `limit` bytes; `errors` is as in `bytes.decode`."""
     try:
         return read_bytes(path, limit).decode("utf-8", errors)
     except UnicodeDecodeError as error:
@@ -143,42 +117,25 @@ def read_text(path: Path, limit: int = JSON_LIMIT, errors: str = "strict") -> st
 
 
 def read_end(path: Path, limit: int) -> str:
-    """Read the last `limit` bytes of a file as text, with replacements for what is not UTF-8.
-
-    Raises:
-        UserError: As `open_regular`.
-    """
+    """Read the last `limit` bytes of a file as text, with replacements for what is not UTF-8."""
     with open_regular(path) as file, _failures_named(path):
         file.seek(-min(limit, os.fstat(file.fileno()).st_size), os.SEEK_END)
         return file.read(limit).decode("utf-8", "replace")
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal digits.
-
-    Raises:
-        UserError: As `open_regular`, or the file cannot be read.
-    """
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
     with open_regular(path) as file, _failures_named(path):
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of at most `JSON_LIMIT` bytes.
-
-    Raises:
-        UserError: As `read_text`, or the file is not valid JSON.
-    """
+    """Read a JSON file of at most `JSON_LIMIT` bytes."""
     return parse_json(read_text(path), str(path))
 
 
 def parse_json(text: str, origin: str) -> Any:
-    """Parse JSON from `origin`, which the error names.
-
-    Raises:
-        UserError: The text is not JSON, nests too deeply, or holds an integer of more than 40
-            digits.
-    """
+    """Parse JSON from `origin`, which the error names; integers have at most 40 digits."""
     try:
         return json.loads(text, parse_int=_integer)
     except RecursionError as error:
@@ -196,14 +153,8 @@ def _integer(digits: str) -> int:
 def require_safetensors(path: Path, limit: int | None = None) -> int:
     """Check that a file may be given to safetensors' reader and return its size in bytes.
 
-    The reader maps the file and compares the declared sizes with it, but reads the header at once.
-
-    Args:
-        path: The file.
-        limit: Largest size in bytes that is accepted, or None for any size.
-
-    Raises:
-        UserError: As `open_regular`, or the header has more than 16 MiB.
+    The reader maps the file and compares the declared sizes with it, but reads the header at once,
+    which therefore may have at most 16 MiB.
     """
     with open_regular(path, limit) as file, _failures_named(path):
         start = file.read(FIRST)
@@ -225,7 +176,7 @@ def _failures_named(path: Path) -> Iterator[None]:
 
 
 def reason(path: Path, error: OSError) -> str:
-    """Return the message for a path that cannot be read, which names the path."""
+    """Return the message for a path that cannot be read."""
     if error.errno == errno.ENOENT:
         return f"{path}: no such file"
     if error.errno == errno.ELOOP:

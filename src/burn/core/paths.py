@@ -12,11 +12,7 @@ RUN_FILE = "run.json"  # by which the folder of a run is known
 
 
 def expand(spec: str) -> Path:
-    """Return a path with ~ replaced.
-
-    Raises:
-        UserError: The path is empty, or ~ names a user who does not exist.
-    """
+    """Return a path with ~ replaced; an empty path or an unknown home folder is a UserError."""
     if not spec:
         raise UserError("a path is empty, perhaps because a variable is not set: give a path")
     try:
@@ -26,11 +22,7 @@ def expand(spec: str) -> Path:
 
 
 def resolved(path: Path) -> Path:
-    """Return a path without symbolic links and `..`; it need not exist.
-
-    Raises:
-        UserError: Its symbolic links form a loop.
-    """
+    """Return a path without symbolic links and `..`; it need not exist."""
     try:
         return path.resolve()
     except (RuntimeError, OSError) as error:  # RuntimeError before Python 3.13
@@ -38,26 +30,16 @@ def resolved(path: Path) -> Path:
 
 
 def run_around(path: Path) -> Path | None:
-    """Return the folder of a run that a path is or lies in, or None. The path need not exist.
-
-    Raises:
-        UserError: Its symbolic links form a loop.
-    """
+    """Return the folder of a run that a path is or lies in, or None. The path need not exist."""
     place = resolved(path)
     return next((p for p in (place, *place.parents) if (p / RUN_FILE).is_file()), None)
 
 
 def require_kept(what: str, spec: str | None, out: Path, option: str = "--out") -> None:
-    """Check that `--overwrite` does not delete what is to be read.
+    """Raise UserError if `--overwrite` would delete what is to be read.
 
-    Args:
-        what: What it is, for the message.
-        spec: Its name, perhaps a path; None if there is none.
-        out: The folder whose content is deleted.
-        option: The option that names it.
-
-    Raises:
-        UserError: It lies in the folder.
+    `what` and `spec` are its kind and its name, which may be a path or None; `out` is the folder
+    whose content is deleted, and `option` names it.
     """
     if spec and is_there(expand(spec)) and resolved(expand(spec)).is_relative_to(resolved(out)):
         raise UserError(f"--overwrite would delete the {what} {spec}: give another {option}")
@@ -90,12 +72,8 @@ def is_file_or_run(path: Path) -> bool:
 def stored_path(name: str, folder: Path) -> str:
     """Return how a file in a folder names a path, so that both can be moved together.
 
-    Args:
-        name: The path, or a name that is none, such as that of a teacher.
-        folder: The folder of the file.
-
-    Returns:
-        The path relative to the folder, or the name itself where there is nothing at that path.
+    That is relative to the folder, or the name itself where there is nothing at that path, such as
+    the name of a teacher.
     """
     if not _is_place(name, name):
         return name
@@ -106,16 +84,10 @@ def stored_path(name: str, folder: Path) -> str:
 
 
 def located_path(name: str, folder: Path) -> str:
-    """Return the path that `stored_path` stored in a file of a folder.
+    """Return the path that `stored_path` stored in a file, which is now in a folder.
 
-    Files of burn 0.2 and earlier name paths as the command did, which is tried second.
-
-    Args:
-        name: The path or the name in the file.
-        folder: The folder in which the file is now.
-
-    Returns:
-        The absolute path without links, or the name itself where there is nothing at either place.
+    It is absolute, without links. Files of burn 0.2 and earlier name paths as the command did,
+    which is tried second. A name with nothing at either place is returned as it is.
     """
     for place in (folder.resolve() / name, Path(name)):
         if _is_place(name, place):

@@ -28,35 +28,23 @@ _LONGEST_NAME = 60
 
 @dataclass(frozen=True)
 class Plugin:
-    """Origin of a registered part.
+    """Origin of a registered part: `name` is what `--import` was given, or the registering module.
 
-    Attributes:
-        name: Value of `--import`, or the module that registered the part.
-        sha256: Hash of the plugin's file, or None where it is a module.
+    `sha256` is the hash of the plugin's file, or None where it is a module.
     """
 
     name: str
     sha256: str | None = None
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    plugin: Plugin
-    file: str | None  # where its code is
-
-
-_loaded: dict[str, _Loaded] = {}  # by the value of --import
+_loaded: dict[str, str | None] = {}  # values of --import to the files of their code
 _installed: dict[str, str | None] = {}  # entry points to their files
 _loading: list[Plugin] = []
 _registered: list[str] = []  # the module of each part
 
 
 def registering(module: str) -> Plugin:
-    """Return the plugin that registers a part now: the one being loaded, or the module itself.
-
-    Args:
-        module: Name of the module that registers the part.
-    """
+    """Return the plugin that registers a part now: the one being loaded, or `module` itself."""
     _registered.append(module)
     return _loading[-1] if _loading else Plugin(module)
 
@@ -113,7 +101,7 @@ def load_plugin(name: str) -> None:
             f"--import {name} registers nothing: decorate a class with burn.register_method, "
             "burn.register_backbone or burn.register_protocol"
         )
-    _loaded[name] = _Loaded(plugin, getattr(imported, "__file__", None))
+    _loaded[name] = getattr(imported, "__file__", None)
 
 
 def load_installed(warn: Callable[[str], None]) -> None:
@@ -136,11 +124,7 @@ def load_installed(warn: Callable[[str], None]) -> None:
 
 
 def fault_in_plugin(error: BaseException) -> str | None:
-    """Return the innermost line of a plugin in an exception's traceback and the exception, or None.
-
-    Args:
-        error: An exception that is not a UserError.
-    """
+    """Return the innermost line in a plugin's file that raised an exception, with it; or None."""
     files = _files()
     current: BaseException | None = error
     while current is not None:
@@ -158,22 +142,14 @@ def all_plugins() -> list[str]:
 
 
 def _files() -> dict[str, str]:
-    """Map the file of each plugin that is loaded to its name."""
-    files = {loaded.file: name for name, loaded in _loaded.items() if loaded.file}
-    return files | {file: name for name, file in _installed.items() if file}
+    return {file: name for name, file in [*_loaded.items(), *_installed.items()] if file}
 
 
 def require_plugins(needed: Any, kind: str, registered: Mapping[str, Any], what: str) -> None:
-    """Check that the parts of plugins that a file needs are registered.
+    """Raise UserError unless the plugins' parts of a kind that a file needs are registered.
 
-    Args:
-        needed: What the file says of its plugins, as `describe_plugin` gives it; it is not trusted.
-        kind: method or backbone.
-        registered: Registered parts by name.
-        what: The file, for the message.
-
-    Raises:
-        UserError: A part is not registered.
+    `needed` is what the file says of its plugins, as `describe_plugin` gives it; it is not trusted.
+    `what` names the file.
     """
     for part in needed if isinstance(needed, list) else ():
         if (
@@ -199,9 +175,7 @@ def describe_plugin(kind: str, name: str, plugin: Plugin | None) -> list[dict[st
 def changed_plugins(before: Any, now: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each plugin whose file has changed since a run began.
 
-    Args:
-        before: What run.json says of its plugins, as `describe_plugin` gives it; it is not trusted.
-        now: The same of the plugins that are loaded.
+    Both arguments are as `describe_plugin` gives them; `before` is from run.json and not trusted.
     """
     parts = [part for part in before if isinstance(part, dict)] if isinstance(before, list) else []
     hashes = {(part.get("kind"), part.get("name")): part.get("sha256") for part in parts}
@@ -222,11 +196,7 @@ def resolve(target: Any) -> Any:
 
 
 def check_config(kind: str, name: str, config: Any) -> None:
-    """Check that `config` is a frozen dataclass whose fields have defaults and types that exist.
-
-    Raises:
-        UserError: It is not.
-    """
+    """Raise UserError unless `config` is a frozen dataclass with defaults and types that exist."""
     if not dataclasses.is_dataclass(config) or not isinstance(config, type):
         raise UserError(f"{kind} {name}: config must be a dataclass, got {shown(config)}")
     if not config.__dataclass_params__.frozen:  # type: ignore[attr-defined]
@@ -243,17 +213,7 @@ def check_config(kind: str, name: str, config: Any) -> None:
 
 
 def check_words(part: str, what: str, given: object, allowed: Collection[str]) -> frozenset[str]:
-    """Return words that a plugin gives as a list, if they are among those that it may give.
-
-    Args:
-        part: Kind and name of the part, for the message.
-        what: The argument's name.
-        given: The argument.
-        allowed: The words to choose from.
-
-    Raises:
-        UserError: It is no list, tuple or set of such words.
-    """
+    """Return the words that a plugin gives `part` as its argument `what`, if they are allowed."""
     words = given if isinstance(given, (list, tuple, set, frozenset, dict)) else [None]
     if not all(isinstance(word, str) and word in allowed for word in words):
         raise UserError(f"{part}: {what} must be a list of {', '.join(allowed)}")
@@ -270,16 +230,7 @@ def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
     """Return the name of a part that is being registered, if it may have it.
 
     A plugin's part may be registered again, as when a notebook's cell is run again, but not by
-    another plugin that is being loaded.
-
-    Args:
-        kind: Kind of the part, for the message.
-        name: Name of the part.
-        taken: Registered parts by name.
-
-    Raises:
-        UserError: The name is not a lower-case identifier, or belongs to one of burn's own parts or
-            of another plugin's.
+    another plugin that is being loaded. `taken` are the registered parts by name.
     """
     usable = isinstance(name, str) and name.isidentifier() and len(name) <= _LONGEST_NAME
     if not isinstance(name, str) or not usable or name != name.lower():
@@ -292,15 +243,9 @@ def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
 
 
 def check_owner(kind: str, name: str, owner: Plugin | None) -> None:
-    """Check that a name that is taken may be taken again.
+    """Raise UserError if a name belongs to burn itself (`owner` None) or to another plugin.
 
-    Args:
-        kind: Kind of the part, for the message.
-        name: Name of the part.
-        owner: The plugin that has it, or None for burn itself.
-
-    Raises:
-        UserError: It is burn's own, or another plugin's than the one that is being loaded.
+    A plugin may take its own name again, and so may anyone while no plugin is being loaded.
     """
     if owner is None:
         raise UserError(f"{kind} {name} is one of burn's own: choose another name")

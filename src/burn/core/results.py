@@ -81,12 +81,7 @@ def num_test_images(result: Result) -> int | None:
 
 
 def answers_of(result: Result) -> NDArray[np.bool_] | None:
-    """Decode `Result.right` to bool (test images,).
-
-    Returns:
-        The answers, or None where the result has none or their number is not that of its test
-        images.
-    """
+    """Decode `Result.right` to bool (test images,); None if it is missing or of another length."""
     number = num_test_images(result)
     if not isinstance(result.right, str) or number is None:
         return None
@@ -106,9 +101,8 @@ _IMBALANCED = 1.2  # times the share of each of equally frequent classes
 def largest_class(result: Result) -> float | None:
     """Return the accuracy of always predicting the most frequent class, for imbalanced test images.
 
-    Returns:
-        The accuracy in percent, or None for a result that is not a top-1 accuracy, for classes that
-        are about equally frequent, and for results without this fact.
+    It is in percent; None for a result that is not a top-1 accuracy, for classes that are about
+    equally frequent, and for results without this fact.
     """
     if result.protocol not in ACCURACIES or not result.metric.endswith("top1"):
         return None
@@ -122,12 +116,7 @@ def largest_class(result: Result) -> float | None:
 
 
 def result_lines(results: Sequence[Result], folder: Path) -> str:
-    """Return each result as a line of JSON, as files of results hold them.
-
-    Args:
-        results: The results.
-        folder: The folder of the file.
-    """
+    """Return each result as a line of JSON, as a file of results in a folder holds them."""
     stored = (replace(r, checkpoint=stored_path(r.checkpoint, folder)) for r in results)
     return "".join(json.dumps(asdict(result)) + "\n" for result in stored)
 
@@ -135,10 +124,8 @@ def result_lines(results: Sequence[Result], folder: Path) -> str:
 def append_results(path: Path, results: Sequence[Result]) -> None:
     """Append a line for each result to a file, safely with several processes.
 
-    With no results it only checks that there can be such a file, and creates its folder.
-
-    Raises:
-        UserError: The file cannot be written; it is left as it was.
+    With no results it only checks that there can be such a file, and creates its folder. After a
+    UserError, the file is as it was.
     """
     if path.parent.exists() and not path.parent.is_dir():
         raise UserError(f"{path.parent} is a file: give a folder")
@@ -154,11 +141,7 @@ def append_results(path: Path, results: Sequence[Result]) -> None:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Read all results of a file, in order, with their checkpoints where they are now.
-
-    Raises:
-        UserError: The file cannot be read, or a line is not a result.
-    """
+    """Read all results of a file, in order, with their checkpoints where they are now."""
     lines = read_text(path, _LIMIT).splitlines()
     results = []
     for number, line in enumerate(lines, start=1):

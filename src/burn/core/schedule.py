@@ -37,17 +37,13 @@ def loss_balance(progress: float, shape: LambdaShape, start: float, end: float) 
 
 
 def learning_rate_factor(step: int, num_steps: int, num_warmup: int, shape: str) -> float:
-    """Return the factor of the base learning rate at an optimizer step.
+    """Return the factor of the base learning rate at an optimizer step, which counts from 0.
+
+    A linear warm-up of `num_warmup` steps comes first. After it, shape cosine is half a cosine and
+    linear a straight line down to 0 at `num_steps`; constant stays at 1.
 
     >>> [learning_rate_factor(step, 6, 2, "linear") for step in range(6)]
     [0.3333333333333333, 0.6666666666666666, 1.0, 0.75, 0.5, 0.25]
-
-    Args:
-        step: Number of the step, from 0.
-        num_steps: Number of steps of the stage.
-        num_warmup: Number of steps of the linear warm-up.
-        shape: What follows the warm-up: cosine is half a cosine and linear a straight line down to
-            0 at `num_steps`; constant stays at 1.
     """
     if step < num_warmup:
         return (step + 1) / (num_warmup + 1)

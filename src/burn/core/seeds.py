@@ -10,22 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """A number that was measured with several seeds.
-
-    Attributes:
-        values: The value of each seed; at least one.
-    """
+    """A number that was measured with several seeds; `values` holds each seed's, at least one."""
 
     values: tuple[float, ...]
 
     @classmethod
     def of(cls, values: Iterable[float]) -> OverSeeds:
-        """Collect the values of the seeds."""
         return cls(tuple(values))
 
     @property
     def mean(self) -> float:
-        """The mean."""
         return statistics.fmean(self.values)
 
     @property

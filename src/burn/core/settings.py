@@ -19,13 +19,8 @@ _hints = functools.cache(get_type_hints)  # each time it compiles every annotati
 def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
     """Return a dataclass with plain values; what is not given keeps its default.
 
-    Args:
-        kind: The dataclass.
-        values: Values by name, from JSON or YAML; or an instance, whose values are checked.
-        name: Name of the group of settings, for messages.
-
-    Raises:
-        UserError: A setting is unknown, has a wrong type, or is not finite; the message names it.
+    `values` are named, from JSON or YAML, or an instance, whose values are checked. A UserError
+    names a setting, in the group `name`, that is unknown, has a wrong type or is not finite.
     """
     assert is_dataclass(kind)
     if isinstance(values, kind):
@@ -69,7 +64,6 @@ def _plain(hint: Any, value: Any) -> Any:
 
 
 def _of_elements(arguments: tuple[Any, ...], value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the hints of a tuple's elements from the arguments of its hint."""
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return arguments[:1] * len(value)
     return arguments

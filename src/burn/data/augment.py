@@ -1,7 +1,8 @@
 """Views of an image: random augmentations for training, and the plain view for evaluation.
 
-Every random draw comes from a generator seeded by (seed, epoch, index, view) alone, so that a
-resumed run, or a run with another number of data-loader workers, sees the same images.
+Images are uint8 (3, height, width), and views uint8 (3, size, size). Every random draw comes from a
+generator seeded by (seed, epoch, index, view) alone, so that a resumed run, or a run with another
+number of data-loader workers, sees the same images.
 """
 
 from __future__ import annotations
@@ -32,14 +33,6 @@ def random_view(image: Tensor, config: ViewConfig, random: np.random.Generator) 
 
     The steps are: random resized crop (bicubic, antialiased), horizontal flip, colour jitter in
     random order, RandAugment, conversion to greyscale, and Gaussian blur.
-
-    Args:
-        image: uint8 (3, height, width).
-        config: Settings of the augmentation.
-        random: The generator that everything is drawn from.
-
-    Returns:
-        The view, uint8 (3, size, size).
     """
     view = _crop_and_flip(image, config, random)
     if random.random() < config.jitter:
@@ -67,29 +60,12 @@ def drawing_fingerprint(config: ViewConfig) -> str:
 
 
 def crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generator) -> Tensor:
-    """Apply the light augmentation of linear evaluation: random resized crop, horizontal flip.
-
-    Args:
-        image: uint8 (3, height, width).
-        config: Settings of the crop and the flip; the others are ignored.
-        random: The generator that everything is drawn from.
-
-    Returns:
-        The view, uint8 (3, size, size).
-    """
+    """Apply the light augmentation of linear evaluation: random resized crop, horizontal flip."""
     return _to_tensor(_crop_and_flip(image, config, random))
 
 
 def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
-    """Resize an image by its short side and crop its centre, without randomness.
-
-    Args:
-        image: uint8 (3, height, width).
-        config: Only `size` and `resize` are used.
-
-    Returns:
-        The view, uint8 (3, size, size).
-    """
+    """Resize an image by its short side to `resize`, and crop its centre, without randomness."""
     short = config.resize if config.resize is not None else round(config.size * 8 / 7)
     most = 4 * min(image.shape[1:])  # do not enlarge all of a very long image only to crop it
     image = _center(image, min(image.shape[1], most), min(image.shape[2], most))
@@ -101,16 +77,7 @@ def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
 
 
 def resize(image: Tensor, height: int, width: int) -> Tensor:
-    """Resize an image, bicubic and antialiased, as torchvision does.
-
-    Args:
-        image: uint8 (3, any height, any width).
-        height: The new height in pixels.
-        width: The new width in pixels.
-
-    Returns:
-        uint8 (3, height, width).
-    """
+    """Resize an image, bicubic and antialiased, as torchvision does."""
     return F.interpolate(image[None], (height, width), mode="bicubic", antialias=True)[0]
 
 
@@ -123,10 +90,7 @@ def _center(image: Tensor, height: int, width: int) -> Tensor:
 def _crop_box(
     height: int, width: int, config: ViewConfig, random: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """Draw (top, left, height, width) of a random resized crop.
-
-    The crop is centred if ten draws do not fit into the image.
-    """
+    """Draw (top, left, height, width) of a crop, centred if ten draws do not fit into the image."""
     low, high = (math.log(ratio) for ratio in config.crop_ratio)
     for _ in range(10):
         area = height * width * random.uniform(*config.crop_scale)
@@ -208,14 +172,10 @@ def adjust_saturation(view: Array, factor: float) -> Array:
 
 
 def adjust_hue(view: Array, turn: float) -> Array:
-    """Rotate the hue of an image, in OpenCV's 8-bit HSV.
+    """Rotate the hue of an image, in OpenCV's 8-bit HSV, by a share of the colour circle.
 
     The conversion to HSV and back changes pixels by up to a few grey levels; it is skipped if
     `turn` is 0.
-
-    Args:
-        view: uint8 (height, width, 3).
-        turn: Rotation as a share of the colour circle; 1 is a full turn.
     """
     if not turn:
         return view
@@ -225,12 +185,7 @@ def adjust_hue(view: Array, turn: float) -> Array:
 
 
 def gaussian_blur(view: Array, sigma: float) -> Array:
-    """Blur an image with a Gaussian kernel out to 3 σ, with reflection at the border.
-
-    Args:
-        view: uint8 (height, width, 3).
-        sigma: Standard deviation in pixels.
-    """
+    """Blur with a Gaussian of `sigma` pixels out to 3 σ, with reflection at the border."""
     side = 2 * max(1, math.ceil(3 * sigma)) + 1
     return cv2.GaussianBlur(view, (side, side), sigma, borderType=cv2.BORDER_REFLECT_101)
 

@@ -61,6 +61,9 @@ class PixelSource(Source, Protocol):
 
     def pixels(self, index: int) -> np.ndarray: ...
 
+    def read(self, index: int) -> Tensor:
+        return as_tensor(self.pixels(index))
+
 
 def is_part(name: str) -> bool:
     """Return whether a name is a word for a part of data, whatever its case."""
@@ -70,14 +73,9 @@ def is_part(name: str) -> bool:
 def named_part(names: Collection[str], split: Split) -> list[str]:
     """Find the names of a split among names of folders or files.
 
-    Args:
-        names: The names. Case does not matter: `Train`, `training` and `train` name the training
-            split, `test`, `val` and others the test split.
-        split: The split to find.
-
-    Returns:
-        The names, which differ in case alone if there are several; none unless both the training
-        and the test split are named.
+    Case does not matter: `Train`, `training` and `train` name the training split, `test`, `val` and
+    others the test split. Several names that are returned differ in case alone; there are none
+    unless both the training and the test split are named.
     """
     parts: dict[Split, list[str]] = {}
     for part, words in _WORDS.items():
@@ -93,7 +91,7 @@ def part_word(file: Path) -> str:
     return re.split("[-_.]", file.name)[0]
 
 
-class ImageFiles:
+class ImageFiles(PixelSource):
     """Base class of sources that read image files below a folder."""
 
     _path: Path
@@ -101,9 +99,6 @@ class ImageFiles:
 
     def __len__(self) -> int:
         return len(self._names)
-
-    def read(self, index: int) -> Tensor:
-        return as_tensor(self.pixels(index))
 
     def pixels(self, index: int) -> np.ndarray:
         file = self._path / self._names[index]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from burn.core.errors import UserError
 from burn.core.paths import resolved
@@ -12,6 +11,7 @@ from burn.data.base import PixelSource, Source
 from burn.data.decode import UnreadableImage
 from burn.data.formats.folder import Folder
 from burn.data.formats.labeled import LabeledFiles
+from burn.data.formats.shards import ShardedImages
 from burn.data.formats.voc import Voc
 from burn.data.splits import Subset
 
@@ -19,17 +19,10 @@ _MOST_TRIED = 1000  # images to try before a source counts as unreadable
 
 
 def require_readable(source: Source, at_least: int = 1) -> None:
-    """Check that a source has enough images that can be decoded.
+    """Raise UserError unless at least `at_least` images of a source can be decoded.
 
     The first images are tried, and if too few of them can be read, about a thousand from all over
     the source. Reading stops as soon as enough images were decoded.
-
-    Args:
-        source: The images.
-        at_least: Number of readable images that are required.
-
-    Raises:
-        UserError: Fewer images can be read.
     """
     tried = readable = 0
     reason = ""
@@ -57,7 +50,7 @@ def _samples(source: Source, at_least: int) -> Iterator[tuple[Source, Sequence[i
     """Yield a source's first images and then a larger sample, each as (source, positions in it)."""
     count, more = len(source), max(_MOST_TRIED, at_least)
     yield source, range(min(count, at_least + 8))
-    if isinstance(source, _HasSample):  # random access to the images of shards is slow
+    if isinstance(source, ShardedImages):  # random access to the images of shards is slow
         some = source.sample(more)
         yield some, range(len(some))
     elif count > more:
@@ -96,24 +89,8 @@ def remarks(source: Source) -> list[str]:
     return lines
 
 
-@runtime_checkable
-class _HasSample(Protocol):
-    def sample(self, count: int) -> Source: ...
-
-
 def require_outside(out: Path, *sources: Source, option: str = "--out") -> None:
-    """Check that an output folder does not lie in a folder of images.
-
-    Pictures written there would become images of that source.
-
-    Args:
-        out: The output folder; it need not exist.
-        *sources: Sources of images; only those that are folders are checked.
-        option: The option that names it.
-
-    Raises:
-        UserError: `out` is the folder of a source or lies in it.
-    """
+    """Raise UserError if an output folder, which need not exist, lies in a folder of images."""
     for source in sources:
         while isinstance(source, Subset):
             source = source.whole  # noqa: PLW2901

@@ -32,14 +32,8 @@ class DatasetSource:
     `targets` or `labels`, with -1 or None for an image without one, and names of classes from
     `classes`, as torchvision's datasets have them.
 
-    Args:
-        dataset: The dataset. It must return the same image for the same position every time, so it
-            must not apply random transforms.
-
-    Raises:
-        UserError: The dataset has no length, no images, or labels or names of classes that do not
-            fit; none of the 16 items that are tried is an image; or an item changes when it is read
-            again.
+    The dataset must return the same image for the same position every time, so it must not apply
+    random transforms: an image among 16 items that are tried is read twice.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -61,11 +55,7 @@ class DatasetSource:
         return self._length
 
     def read(self, index: int) -> Tensor:
-        """Return the image at a position, uint8 (3, height, width).
-
-        Raises:
-            UnreadableImage: The dataset raises an exception, or the item is not an image.
-        """
+        """Return an image as `Source.read` does; what the dataset raises makes it unreadable."""
         try:
             with StopsAreErrors():
                 item = self._dataset[index]
@@ -95,7 +85,6 @@ class DatasetSource:
         return (image * 255).round().to(torch.uint8)
 
     def describe(self, index: int) -> str:
-        """Return the name of an image for messages."""
         return f"{self.name} item {index}"
 
     def _read_fingerprint(self) -> str:

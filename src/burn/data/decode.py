@@ -15,22 +15,10 @@ import numpy as np
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular
 from burn_engine import pixels
-from burn_engine.pixels import FORMATS, MOST_BYTES, MOST_PIXELS
+from burn_engine.pixels import MOST_BYTES as MOST_BYTES  # exported, too
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = [
-    "FORMATS",
-    "MOST_BYTES",
-    "MOST_PIXELS",
-    "UnreadableImage",
-    "as_tensor",
-    "check_bytes",
-    "decode",
-    "decode_pixels",
-    "read_image",
-]
 
 
 class UnreadableImage(Exception):
@@ -38,44 +26,26 @@ class UnreadableImage(Exception):
 
 
 def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
-    """Decode an image as a tensor, as `decode_pixels` does.
-
-    Returns:
-        uint8 (3, height, width) in the channels-last layout, so not contiguous.
-
-    Raises:
-        UnreadableImage: As `decode_pixels`.
-    """
+    """Decode an image to a channels-last tensor (3, height, width), as `decode_pixels` does."""
     return as_tensor(decode_pixels(encoded, name, upright=upright))
 
 
 def as_tensor(image: np.ndarray) -> Tensor:
-    """Return an image, uint8 (height, width, 3), as a tensor (3, height, width) of the same memory.
-
-    Torch is imported here, because a packed network reads images without it.
-    """
-    import torch
+    """Return an image, uint8 (height, width, 3), as a tensor (3, height, width) on its memory."""
+    import torch  # here, because a packed network reads images without it
 
     return torch.from_numpy(image).permute(2, 0, 1)
 
 
 def decode_pixels(encoded: bytes, name: str, *, upright: bool = True) -> np.ndarray:
-    """Decode an image.
+    """Decode the bytes of an image file to uint8 (height, width, 3).
 
     Of an animation the first frame is returned, of 16-bit grey the high byte. Transparent pixels
-    lie over white.
-
-    Args:
-        encoded: The bytes of an image file.
-        name: Name of the image for messages.
-        upright: Apply the rotation that the EXIF data ask for.
-
-    Returns:
-        uint8 (height, width, 3).
+    lie over white. `upright` applies the rotation that the EXIF data ask for.
 
     Raises:
-        UnreadableImage: The image has none of FORMATS, more than MOST_PIXELS or MOST_BYTES, or a
-            range that nothing says; or it cannot be decoded to its end.
+        UnreadableImage: The image has none of the engine's formats, too many pixels or bytes, or a
+            range that nothing says; or it cannot be decoded to its end. `name` is in the message.
     """
     check_bytes(len(encoded), name)
     try:
@@ -85,12 +55,7 @@ def decode_pixels(encoded: bytes, name: str, *, upright: bool = True) -> np.ndar
 
 
 def read_image(file: Path) -> bytes:
-    """Return the bytes of an image file.
-
-    Raises:
-        UnreadableImage: The file cannot be read, is not a regular file, or is larger than
-            MOST_BYTES.
-    """
+    """Return the bytes of an image file, or raise UnreadableImage, as for one of too many bytes."""
     try:
         with open_regular(file) as opened:
             check_bytes(os.fstat(opened.fileno()).st_size, str(file))
@@ -104,11 +69,6 @@ def read_image(file: Path) -> bytes:
 
 
 def check_bytes(number: int, name: str) -> None:
-    """Raise UnreadableImage if an encoded image has more than MOST_BYTES.
-
-    Args:
-        number: Size of the encoded image in bytes.
-        name: Name of the image for the message.
-    """
+    """Raise UnreadableImage if an encoded image has more than MOST_BYTES."""
     if number > MOST_BYTES:
         raise UnreadableImage(f"{name}: {number:,} bytes, more than {MOST_BYTES:,}")

@@ -35,14 +35,7 @@ _DEATH = 2  # seconds between the end of a worker's connections and that of its 
 
 
 class WorkerDied(RuntimeError):
-    """A worker has ended before its work has.
-
-    Args:
-        status: Its exit status, negative for a signal's number; None if it is not known.
-
-    Attributes:
-        signal: The signal that ended it, or 0.
-    """
+    """A worker has ended before its work has; `signal` is the one that ended it, or 0."""
 
     def __init__(self, status: int | None) -> None:
         self.signal = -min(status or 0, 0)
@@ -141,13 +134,10 @@ def _ended(processes: Sequence[Any], timeout: float | None) -> list[Any]:
 
 
 class _Queue(_Plain):
-    """A queue that hands out (None, WorkerDied) once a process that fills it has died.
+    """A queue that hands out (None, WorkerDied) once one of its `writers` has died.
 
     That comes once, after what the queue still holds. It is no exception because torch calls `get`
     in a thread too, which would print it.
-
-    Attributes:
-        writers: The processes.
     """
 
     def __init__(self, maxsize: int = 0, *, ctx: Any) -> None:

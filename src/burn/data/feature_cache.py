@@ -40,12 +40,10 @@ _CRC = 4  # bytes
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """The folder in a cache for one combination of teacher, view settings and images.
+    """The existing folder, in a cache, for one combination of teacher, view settings and images.
 
-    Attributes:
-        path: The folder, which exists.
-        dimension: Dimension of the teacher's features.
-        num_images: Number of images of the source.
+    `dimension` is that of the teacher's features, and `num_images` the number of images of the
+    source.
     """
 
     path: Path
@@ -54,15 +52,7 @@ class CacheFolder:
 
     @staticmethod
     def stored_dimension(cache: Path, about: Mapping[str, Any]) -> int | None:
-        """Return the dimension of the cached features, or None if there are none.
-
-        Args:
-            cache: The folder of the whole cache.
-            about: Description of the features, as in `make`.
-
-        Raises:
-            UserError: The folder's description is damaged, cannot be read, or is another one.
-        """
+        """Return the dimension of the features that a cache holds for a description, or None."""
         path = _folder(cache, about) / _ABOUT
         if not path.exists():
             return None
@@ -81,16 +71,9 @@ class CacheFolder:
 
     @staticmethod
     def make(cache: Path, about: Mapping[str, Any], dimension: int, num_images: int) -> CacheFolder:
-        """Create the folder for a description of features if it does not exist.
+        """Create the folder for a description of features in a cache if it does not exist.
 
-        Args:
-            cache: The folder of the whole cache.
-            about: Everything that the features depend on, in plain JSON values.
-            dimension: Dimension of the teacher's features.
-            num_images: Number of images of the source.
-
-        Raises:
-            UserError: The folder cannot be created.
+        `about` is everything that the features depend on, in plain JSON values.
         """
         path = _folder(cache, about)
         try:
@@ -114,14 +97,9 @@ def _described(about: Mapping[str, Any], dimension: int) -> dict[str, Any]:
 
 
 class FeatureCache:
-    """A teacher's cached features of the first views of every image, for one random seed.
+    """A teacher's cached features of the first `num_views` views of every image, for one seed.
 
     Every process opens its own files, those of one epoch at a time.
-
-    Args:
-        folder: The folder of the features.
-        seed: The random seed of the views.
-        num_views: Number of views per image that the teacher sees.
     """
 
     def __init__(self, folder: CacheFolder, seed: int, num_views: int) -> None:
@@ -140,7 +118,7 @@ class FeatureCache:
                 file.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without open files, which data-loader workers open themselves."""
+        """Leave out the open files: data-loader workers open them themselves."""
         return {**self.__dict__, "_opened": (-1, -1, [])}
 
     @property
@@ -149,31 +127,16 @@ class FeatureCache:
         return self.num_views, self.folder.dimension
 
     def file(self, epoch: int, view: int) -> Path:
-        """Return the path of the file with the features of a view in an epoch."""
         return self.folder.path / f"seed{self.seed}-view{view}" / f"epoch{epoch:05d}.f16"
 
     def read(self, epoch: int, index: int) -> NDArray[np.float16] | None:
-        """Return the features of an image's views.
-
-        Returns:
-            float16 (views, dimension), or None if those of any view are missing or damaged.
-        """
+        """Return float16 (views, dimension), or None if any view's are missing or damaged."""
         records = [self._record(file, epoch, index, v) for v, file in enumerate(self._files(epoch))]
         intact = [record for record in records if record is not None]
         return np.stack(intact) if len(intact) == self.num_views else None
 
     def write(self, epoch: int, view: int, indices: Sequence[int], values: NDArray[Any]) -> None:
-        """Write the features of one view of some images.
-
-        Args:
-            epoch: The epoch that the view was drawn in.
-            view: The number of the view.
-            indices: Positions of the images.
-            values: float16 (images, dimension).
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write one view's features, float16 (images, dimension), of the images at `indices`."""
         assert values.dtype == np.float16
         assert values.shape == (len(indices), self.folder.dimension)
         path = self.file(epoch, view)

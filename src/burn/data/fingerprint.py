@@ -49,12 +49,7 @@ def spread(count: int, most: int) -> range | list[int]:
 
 
 def file_contents(files: Sequence[tuple[Path, int]], budget: int = _BYTES) -> str:
-    """Hash what files hold, in their order.
-
-    Args:
-        files: The files and their sizes in bytes.
-        budget: Greatest number of bytes to read.
-    """
+    """Hash what files, given with their sizes in bytes, hold, reading at most `budget` bytes."""
     whole = sum(size for _, size in files) <= budget
     chosen = [files[i] for i in spread(len(files), _WHOLE_FILES if whole else _FILES)]
     most = _most_of_a_file([size for _, size in chosen], budget)

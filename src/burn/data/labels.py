@@ -43,14 +43,8 @@ class NoLabels(Exception):
 def labels_of(values: pa.Array | pa.ChunkedArray, what: str) -> Labels:
     """Convert a column of whole numbers, truth values, texts, or a dictionary of these.
 
-    Missing values, NaN, empty texts and -1 are unlabelled.
-
-    Args:
-        values: The column.
-        what: Names it in errors.
-
-    Raises:
-        NoLabels: The values are of another kind, or cannot be classes.
+    Missing values, NaN, empty texts and -1 are unlabelled. Other values raise NoLabels, in whose
+    message `what` names the column.
     """
     kind = values.type
     if pa.types.is_dictionary(kind):  # not expanded: a text of megabytes may occur in every row
@@ -89,11 +83,7 @@ _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 def numbered(numbers: np.ndarray, what: str) -> Labels:
-    """Check class numbers, int64 (images,).
-
-    Raises:
-        NoLabels: A number is below -1, or too large, as the numbers of rows or hashes are.
-    """
+    """Check that numbers, int64 (images,), are those of classes, not of rows or hashes."""
     for number in (numbers.min(initial=0), numbers.max(initial=0)):
         if not UNLABELLED <= number < MOST_CLASSES:
             raise NoLabels(
@@ -109,12 +99,7 @@ def can_name(text: str) -> bool:
 
 
 def named(texts: Sequence[str | None], what: str) -> Labels:
-    """Number texts by their order; None and empty texts are unlabelled.
-
-    Raises:
-        NoLabels: There are too many different texts, or one is too long or unprintable to name a
-            class.
-    """
+    """Number texts that can name classes by their order; None and empty ones are unlabelled."""
     names = sorted({text for text in texts if text})
     odd = next((name for name in names if not can_name(name)), None)
     if odd is not None:
@@ -157,18 +142,11 @@ def joined(parts: Sequence[Labels]) -> Labels:
 def with_one_naming(
     parts: Sequence[Labels], names: Sequence[tuple[str, ...]]
 ) -> tuple[Sequence[Labels], tuple[str, ...]]:
-    """Bring the labels of several files under one naming of their numbers.
+    """Bring the labels of several files under one naming of their numbers, and return both.
 
-    Args:
-        parts: The labels of each file.
-        names: What each file calls its numbers; empty if it does not say.
-
-    Returns:
-        The labels, and the names of their numbers. Where files call a number differently, their
-        labels have names themselves, and there are no others.
-
-    Raises:
-        NoLabels: A file has a label that it does not name, and others call numbers differently.
+    `names` is what each file calls its numbers; empty if it does not say. Where files call a number
+    differently, their labels have names themselves, and there are no others; a label that its file
+    does not name raises NoLabels then.
     """
     longest = max(names, key=len, default=())
     if all(part_names == longest[: len(part_names)] for part_names in names):
@@ -214,11 +192,9 @@ def classes_of(
 ) -> tuple[np.ndarray | None, tuple[str, ...], str]:
     """Return a source's `labels`, `classes` and `unlabelled`.
 
-    Args:
-        labels: The labels of all images.
-        names: Names of the classes, from elsewhere, in the order of their numbers. Not used if
-            there are fewer than numbers, or if they are not those of labels that are texts.
-        describe: Names an image.
+    `names` of the classes, from elsewhere, in the order of their numbers, are not used if there are
+    fewer than numbers, or if they are not those of labels that are texts. `describe` names an
+    image.
     """
     numbers = labels.numbers
     if names and (texts := _texts(labels, names)):

@@ -41,11 +41,8 @@ class Drawn(NamedTuple):
 class Item(NamedTuple):
     """One image of a batch before it is collated.
 
-    Attributes:
-        epoch: The epoch that the views are drawn in.
-        index: Position of the image in its source.
-        drawn: The views, or None if the image cannot be read.
-        label: The label, or None if the source has none.
+    `index` is its position in its source. `drawn` is None if it cannot be read, and `label` if the
+    source has none.
     """
 
     epoch: int
@@ -78,11 +75,9 @@ class _Views(Dataset[Item]):
 
 
 def collate(items: Sequence[Item], cached_shape: tuple[int, int] | None = None) -> Batch:
-    """Collate items of one epoch into a batch.
+    """Collate items of one epoch; those of unreadable images contribute only their index.
 
-    Args:
-        items: The items; those of unreadable images contribute only their index.
-        cached_shape: Number of views and dimension of the teacher's features if there is a cache.
+    `cached_shape` is the number of views and the dimension of the teacher's features in a cache.
     """
     good = [item for item in items if item.drawn is not None]
     drawn = [item.drawn for item in items if item.drawn is not None]
@@ -117,14 +112,9 @@ def random_views(
 ) -> Transform:
     """Return the transform of pretraining, which draws several views of an image.
 
-    Args:
-        configs: The settings of each view.
-        seed: The random seed; a view depends on it, the epoch, the image's index, and its own
-            number.
-        teacher_configs: Settings of the views of a teacher that sees another size: the first views
-            again, with the same crop, flip and colours.
-        cache: The teacher's cached features; its views are not drawn for images that the cache
-            holds.
+    A view depends on the seed, the epoch, the image's index, and its own number. A teacher that
+    sees another size sees the first views again, with the same crop, flip and colours, by
+    `teacher_configs`; they are not drawn for images whose features are in its cache.
     """
 
     def draw_all(
@@ -149,11 +139,8 @@ def light_views(size: int, seed: int) -> Transform:
     """Return the transform of the evaluation protocols: a random resized crop and a random flip.
 
     The crops are torchvision's, 8 to 100 % of the image, whatever views the network was pretrained
-    with.
-
-    Args:
-        size: Side of a view in pixels.
-        seed: The random seed; a view depends on it, the epoch and the image's index.
+    with. A view has a side of `size` pixels and depends on the seed, the epoch and the image's
+    index.
     """
     config = ViewConfig(size=size, crop_scale=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3), flip=0.5)
 
@@ -166,16 +153,10 @@ def light_views(size: int, seed: int) -> Transform:
 class EpochSampler(Sampler[list[Key]]):
     """Sample batches of (epoch, index) from one seeded permutation per epoch.
 
-    Each of `count` processes takes its own `batch_size` images of every batch. Together they see
-    the batches that one process with a batch size of `count * batch_size` would.
-
-    Args:
-        num_images: Number of images of the source.
-        batch_size: Images per batch and process; reduced if there are fewer images than that.
-        seed: The random seed of the permutations.
-        drop_last: Leave out the incomplete last batch of an epoch; required with several processes.
-        rank: Rank of this process.
-        count: Number of processes.
+    Each of `count` processes takes its own `batch_size` images of every batch (fewer if there are
+    not as many images). Together they see the batches that one process with `count` times that
+    batch size would. `drop_last` leaves out the incomplete last batch of an epoch; several
+    processes must.
     """
 
     def __init__(
@@ -208,12 +189,7 @@ class EpochSampler(Sampler[list[Key]]):
 
 
 class Epochs(Protocol):
-    """A sampler that yields the batches of one epoch, or their keys.
-
-    Attributes:
-        epoch: The epoch to yield.
-        skip: Number of batches to skip at its start.
-    """
+    """A sampler that yields the batches of one `epoch`, or their keys, but for the first `skip`."""
 
     epoch: int
     skip: int
@@ -224,11 +200,8 @@ class Epochs(Protocol):
 class EpochLoader(QuietLoader):
     """A data loader that can be resumed in the middle of an epoch; each iteration is one epoch.
 
-    Args:
-        epochs: The sampler whose `epoch` and `skip` are set before each iteration.
-        dataset: The dataset, as `DataLoader` takes it.
-        workers: Number of data-loader workers.
-        **options: Further arguments of `DataLoader`.
+    It sets `epoch` and `skip` of the sampler `epochs` before each iteration. The dataset and the
+    options are as `DataLoader` takes them.
     """
 
     def __init__(self, epochs: Epochs, dataset: Dataset[Any], workers: int, **options: Any) -> None:
@@ -253,20 +226,13 @@ class EpochLoader(QuietLoader):
         return {"used": self._used}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue after the batches that `state` counts."""
         self._used = state["used"]
 
 
 class TrainLoader(EpochLoader):
     """The data loader of training: batches of random views of a source's images.
 
-    Args:
-        source: The images.
-        transform: Draws the views of an image.
-        sampler: Yields the keys of the batches.
-        workers: Number of data-loader workers.
-        cached_shape: Number of views and dimension of the teacher's features if there is a cache.
-        pin: Put batches into page-locked memory, for a GPU.
+    `cached_shape` is as `collate` takes it. `pin` puts batches into page-locked memory, for a GPU.
     """
 
     def __init__(
@@ -298,14 +264,9 @@ def plain_batches(
 ) -> DataLoader[Any]:
     """Return a data loader that yields the plain views of a source once, in order.
 
-    Args:
-        source: The images.
-        config: Settings of the plain view.
-        batch_size: Images per batch.
-        workers: Number of data-loader workers.
-        indices: Positions of the images to yield; default: all.
-        view: A function to use instead of `plain_view`; it must return images of one size.
-        pin: Put batches into page-locked memory, for a GPU.
+    `indices` are the positions of the images to yield; default: all. `view` is used instead of
+    `plain_view`; it must return images of one size. `pin` puts batches into page-locked memory, for
+    a GPU.
     """
     chosen = range(len(source)) if indices is None else indices
     keys = [(0, int(index)) for index in chosen]

@@ -16,24 +16,14 @@ from burn.data.base import PixelSource, Source, Split, is_part, named_part, part
 from burn.data.builtin.digits import Digits
 from burn.data.checks import missing_labels
 from burn.data.formats.cifar import Cifar
-from burn.data.formats.folder import Folder, are_few
-from burn.data.formats.labeled import (
-    LISTS,
-    LabeledFiles,
-    is_birdsnap,
-    is_cub,
-    read_birdsnap,
-    read_cub,
-    read_list,
-)
+from burn.data.formats.folder import Folder, are_few, walk
+from burn.data.formats.labeled import LISTS, is_birdsnap, is_cub, read_birdsnap, read_cub, read_list
 from burn.data.formats.parquet import Parquet
 from burn.data.formats.shards import open_shards
 from burn.data.formats.voc import open_voc
-from burn.data.formats.walk import walk
 from burn.data.splits import Subset, hold_out
 from burn_engine.folders import is_image, suffix_of
 
-_CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
 _DEEPEST = 3  # folders that an archive may have put around the parts of its data
 
 
@@ -95,7 +85,7 @@ def open_source(spec: str, split: Split = "train") -> Source:
         raise UserError(f"{spec} is neither a folder nor a regular file (a pipe or a device)")
     if path.is_file():
         if path.suffix in LISTS:
-            return LabeledFiles(read_list(path))
+            return read_list(path)
         if path.suffix == ".tar":
             raise UserError(f"{spec} is a tar of images: give stream:{spec}")
         if path.suffix != ".parquet":
@@ -103,7 +93,7 @@ def open_source(spec: str, split: Split = "train") -> Source:
         return Parquet([path], spec)
     cifar = [
         folder
-        for folder in (path, *(path / name for name in _CIFAR_FOLDERS))
+        for folder in (path, path / "cifar-10-batches-py", path / "cifar-100-python")
         if (folder / "batches.meta").is_file() or (folder / "meta").is_file()
     ]
     if len(cifar) > 1:
@@ -113,10 +103,10 @@ def open_source(spec: str, split: Split = "train") -> Source:
         return Cifar(cifar[0], split)
     for folder in (path, path / "CUB_200_2011"):
         if is_cub(folder):
-            return LabeledFiles(read_cub(folder, split))
+            return read_cub(folder, split)
     for folder in (path, path / "birdsnap"):
         if is_birdsnap(folder):
-            return LabeledFiles(read_birdsnap(folder, split))
+            return read_birdsnap(folder, split)
     part, note = _part(path, split)
     if part != path:
         path, spec = part, str(part)
@@ -136,11 +126,8 @@ def open_source(spec: str, split: Split = "train") -> Source:
 def _part(root: Path, split: Split) -> tuple[Path, str]:
     """Find the subfolder of a split, in a folder or in the only subfolder that has images.
 
-    Folders without images do not count, and neither do a few images beside the folders.
-
-    Returns:
-        The subfolder, or `root` if it does not consist of parts; and a line on what is read if
-        there are parts.
+    Folders without images do not count, and neither do a few images beside the folders. Returns
+    `root` if it does not consist of parts, and a line on what is read if there are parts.
     """
     path = root
     for _ in range(_DEEPEST):
@@ -168,7 +155,6 @@ def _part(root: Path, split: Split) -> tuple[Path, str]:
 
 
 def _not_read(path: Path, others: list[str], loose: list[str]) -> str:
-    """Say which folders and images beside a part are not read."""
     images = f"{len(loose):,} image{'s' if len(loose) > 1 else ''} beside them" if loose else ""
     return f"{path} also holds {' and '.join(filter(None, [listed(others), images]))}, not read"
 
@@ -193,15 +179,9 @@ class _Part(Subset):
 def _part_of(source: Source, part: str) -> Subset:
     """Return a tenth of each class's images, or the rest, where there are no test images yet.
 
-    Both are the same whenever the source's images and labels are.
-
-    Args:
-        source: A source with labels.
-        part: `tenth`, at least one image of each class that has three, or `rest`, in which learning
-            rates can then be chosen on an image of each class.
-
-    Raises:
-        UserError: The source has no labels, or an image without one, or too few images.
+    Both are the same whenever the source's images and labels are. The tenth has at least one image
+    of each class that has three; in the rest, learning rates can then be chosen on an image of each
+    class.
     """
     if why := missing_labels(source):
         raise UserError(f"{source.name}:{part} is a part of labelled images, but {why}")

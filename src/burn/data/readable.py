@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 
 def readable_images(source: Source, ascending: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-    """Yield the images at given positions, skipping those that cannot be read.
-
-    Args:
-        source: The images.
-        ascending: Positions in ascending order.
-
-    Yields:
-        Position and image, uint8 (3, height, width).
-    """
+    """Yield those images at ascending positions that can be read, uint8 (3, height, width)."""
     readers = image_readers(source, ascending, tensors=True)
     for position, read in zip(ascending, readers, strict=True):
         try:
@@ -35,19 +27,12 @@ def readable_images(source: Source, ascending: Sequence[int]) -> Iterator[tuple[
 def image_readers(
     source: Source, positions: Sequence[int], *, tensors: bool
 ) -> Iterator[Callable[[], Any]]:
-    """Yield a function for each position that reads its image in any thread.
+    """Yield a function for each position, in ascending order, that reads its image in any thread.
 
-    Shards are read sequentially while the functions are taken, by the thread that takes them, since
-    random access to their images is slow.
-
-    Args:
-        source: The images; for arrays, a `PixelSource`.
-        positions: Positions in ascending order.
-        tensors: Whether the functions return tensors, or arrays, which need no torch.
-
-    Yields:
-        A function that returns uint8 (3, height, width) as a tensor, or (height, width, 3) as an
-        array, or raises UnreadableImage.
+    It returns a tensor, uint8 (3, height, width), or of a `PixelSource` also an array (height,
+    width, 3), which needs no torch; or it raises UnreadableImage. Shards are read sequentially
+    while the functions are taken, by the thread that takes them, since random access to their
+    images is slow.
     """
     if isinstance(source, ShardedImages):
         decode = source.decode if tensors else source.decode_pixels

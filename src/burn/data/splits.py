@@ -16,15 +16,7 @@ if TYPE_CHECKING:
 
 
 class Subset:
-    """A source that holds some images of another source.
-
-    Args:
-        source: The other source.
-        indices: Positions of the images in it, in the order that the subset has them.
-
-    Attributes:
-        whole: The other source.
-    """
+    """A source that holds the images of another one, `whole`, at some positions, in their order."""
 
     def __init__(self, source: Source, indices: Sequence[int] | np.ndarray) -> None:
         self.whole = source
@@ -48,17 +40,7 @@ class Subset:
 
 
 def balanced_share(source: Source, share: float, seed: int) -> Subset:
-    """Draw the same number of images of every class.
-
-    Args:
-        source: A source with labels.
-        share: Number of images of the subset, as a share in (0, 1] of the source; every class has
-            at least one.
-        seed: The random seed.
-
-    Raises:
-        UserError: A class has too few images.
-    """
+    """Draw the same number of images of every class, at least one, in all a share of a source."""
     labels, num_classes = source.labels, len(source.classes)
     assert labels is not None
     number = max(1, round(share * len(source) / num_classes))
@@ -78,19 +60,10 @@ def balanced_share(source: Source, share: float, seed: int) -> Subset:
 def hold_out(
     subset: Subset, share: float, seed: int, *, keep_single: bool = False
 ) -> tuple[Subset, Subset]:
-    """Split a share of every class off a subset.
+    """Split a share of every class, at least one image, off a subset; return the others and these.
 
-    Args:
-        subset: A subset with labels.
-        share: Share of the images of every class to hold out; at least one image of each.
-        seed: The random seed.
-        keep_single: Whether a class with a single image keeps it.
-
-    Returns:
-        The remaining images, and those held out.
-
-    Raises:
-        UserError: A class has a single image; with `keep_single`, every class has.
+    A class with a single image is a UserError, or keeps the image if `keep_single` is set and
+    another class has more.
     """
     assert subset.labels is not None
     random = np.random.default_rng((seed, 1))

@@ -48,23 +48,17 @@ class ViewConfig:
     resize: int | None = None
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is out of range.
-        """
+        """Raise UserError if a value is out of range."""
         if not 8 <= self.size <= 4096:
             raise UserError(f"views.size {self.size} is not in 8 … 4096 pixels")
         for name in ("flip", "jitter", "grey", "blur"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"views.{name} {getattr(self, name)} is not a probability")
-        for name in ("brightness", "contrast", "saturation"):
+        for name in ("brightness", "contrast", "saturation", "rand_strength"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"views.{name} {getattr(self, name)} is not in [0, 1]")
         if not 0 <= self.rand_augment <= 16:
             raise UserError(f"views.rand_augment {self.rand_augment} is not in 0 … 16")
-        if not 0 <= self.rand_strength <= 1:
-            raise UserError(f"views.rand_strength {self.rand_strength} is not in [0, 1]")
         if not 0 <= self.hue <= 0.5:
             raise UserError(f"views.hue {self.hue} is not in [0, 0.5]")
         for name, most in (("crop_scale", 1.0), ("crop_ratio", 10.0), ("blur_sigma", 100.0)):

@@ -39,11 +39,6 @@ class QuietLoader(DataLoader[Any]):
     Iterating raises UserError if the machine lacks what the workers need to hand over batches, if a
     worker dies or cannot hand over a batch, if memory or files run out, and if no batch comes for
     half an hour. After a minute without one, it says so on stderr.
-
-    Args:
-        dataset: The dataset, as `DataLoader` takes it.
-        num_workers: Number of data-loader workers.
-        **options: Further arguments of `DataLoader`.
     """
 
     def __init__(self, dataset: Dataset[Any], *, num_workers: int, **options: Any) -> None:
@@ -99,9 +94,7 @@ class QuietLoader(DataLoader[Any]):
     def _next(self, batches: Any) -> Any:
         """Return the next batch, or this loader after the last one.
 
-        Raises:
-            UserError: No batch has come for half an hour.
-            KeyboardInterrupt: None has come for some seconds, and a signal asked the work to stop.
+        After some seconds without a batch, a signal that asked the work to stop raises.
         """
         waited = 0
         while True:
@@ -180,12 +173,7 @@ def _require_files(workers: int) -> None:
 
 
 def _failure(error: BaseException, who: str) -> UserError | None:
-    """Return the error that the user sees for a failure of workers, or None for any other.
-
-    Args:
-        error: What torch or Python raised while a batch was handed over.
-        who: The worker or workers.
-    """
+    """Return the error that the user sees for a failure of workers, or None for any other."""
     reason = str(error)
     number = error.errno if isinstance(error, OSError) else None
     died = error.signal if isinstance(error, WorkerDied) else 0

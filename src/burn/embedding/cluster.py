@@ -21,17 +21,10 @@ from burn.runtime.cluster import Origin, share_of
 
 
 def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Written | str]]:
-    """Compute parts of a collection on the cluster that was joined, in the order in which they end.
+    """Compute parts, by name, on the cluster that was joined, in the order in which they end.
 
-    Args:
-        config: The settings of the command.
-        parts: Names of the parts.
-
-    Yields:
-        The name of each part with what was written, or with the reason why it could not be.
-
-    Raises:
-        UserError: The cluster lacks what a task needs, or a node cannot do the work.
+    Yields the name of each part with what was written, or with the reason why it could not be. A
+    cluster that lacks what a task needs, and a node that cannot do the work, are a UserError.
     """
     if not parts:
         return
@@ -48,7 +41,9 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
         int(min(n.get("CPU", 0) // share.cores, n.get("GPU", 0) if share.gpus else 2**20))
         for n in nodes
     )
-    _quieten(ray.data)
+    context = ray.data.DataContext.get_current()  # burn has a bar of its own
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     assert config.out is not None
     given = replace(config, cluster=None, threads=share.cores)
     rows = ray.data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
@@ -67,22 +62,11 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
             yield row["part"], row["lost"] or written
 
 
-def _quieten(data: Any) -> None:
-    """Leave progress to burn's bar, and the log to errors."""
-    context = data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-
-
 class NodeEmbedder:
     """Computes parts on a node. Ray Data makes one for each of its actors.
 
-    It raises nothing that a user could mend: Ray would wrap that in two tracebacks.
-
-    Args:
-        config: The settings, without `cluster`.
-        origin: Where the command was given.
+    `config` is without `cluster`. It raises nothing that a user could mend: Ray would wrap that in
+    two tracebacks.
     """
 
     def __init__(self, config: EmbedConfig, origin: Origin) -> None:
@@ -98,7 +82,6 @@ class NodeEmbedder:
             self._fault = f"node {self._node}: {error}"
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Compute the part that a row names, and return a row about it."""
         done = {"part": row["part"], "images": 0, "unreadable": 0, "lost": "", "fault": self._fault}
         if self._fault:
             return done

@@ -31,15 +31,7 @@ Made = TypeVar("Made")
 
 
 def open_network(config: EmbedConfig, console: Console) -> Network:
-    """Open the network that `config.model` names. For a packed file torch is not imported.
-
-    Args:
-        config: The settings.
-        console: Where a warning of burn-engine is shown.
-
-    Raises:
-        UserError: The network or its classifier cannot be read or used.
-    """
+    """Open the network that `config.model` names. For a packed file torch is not imported."""
     if not config.packed:
         require_network(config.model)
         if config.head is not None:
@@ -78,12 +70,7 @@ def output_folder(config: EmbedConfig, network: Network, collection: Collection)
 class PartEmbedder:
     """Computes parts of a collection in another process, whose signals are its own.
 
-    Args:
-        config: The settings, without `cluster`.
-
-    Raises:
-        UserError: The network or the images cannot be used.
-        OSError: The folder cannot be written.
+    `config` is without `cluster`.
     """
 
     def __init__(self, config: EmbedConfig) -> None:
@@ -95,19 +82,11 @@ class PartEmbedder:
         self._packed = config.packed
 
     def __call__(self, name: str) -> Written | str:
-        """Write the file of a part, and return what it holds, or why it could not be computed.
-
-        Raises:
-            UserError: A number is not finite, or the network cannot be run.
-            OSError: The file cannot be written.
-        """
         if name not in self._parts:
             return "this node does not find it among the images"
         with threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext():
-            try:
-                return embed_part(self._network, self._folder, self._parts[name], _alone)
-            except LostPart as error:
-                return str(error)
+            part = self._parts[name]
+            return embed_part(self._network, self._folder, part, lambda _images, rows: rows)
 
 
 def embed_part(
@@ -115,23 +94,24 @@ def embed_part(
     folder: OutputFolder,
     part: Part,
     watch: Callable[[Images, Iterator[Rows]], Iterator[Rows]],
-) -> Written:
-    """Write the file of a part; `watch` is passed the batches and yields them again."""
+) -> Written | str:
+    """Write the file of a part, and return what it holds, or why it could not be computed.
+
+    `watch` is passed the batches and yields them again.
+    """
     try:
         images = part.open()
     except UserError as error:
-        raise LostPart(str(error)) from error
+        return str(error)
     # A pool for each part, so that nothing of a part that failed is left running.
     pool = ThreadPoolExecutor(network.threads, "embed")
     try:
         rows = _rows(network, images, pool)
         return folder.write(part, images, watch(images, rows))
+    except LostPart as error:
+        return str(error)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _alone(_: Images, rows: Iterator[Rows]) -> Iterator[Rows]:
-    return rows
 
 
 def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterator[Rows]:

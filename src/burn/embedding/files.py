@@ -32,27 +32,16 @@ _GROUP_ROWS = 4096  # least number of rows of a row group, but for the last
 
 @dataclass(frozen=True)
 class Rows:
-    """Outputs for some images of a part, and those among them that cannot be read.
+    """Outputs for some images of a part, and those among them that cannot be read."""
 
-    Attributes:
-        positions: Positions of the readable images in their source.
-        outputs: Their outputs; None if there are no readable images.
-        unreadable: Position of each image that cannot be read, and why.
-    """
-
-    positions: list[int]
-    outputs: Outputs | None
-    unreadable: list[tuple[int, str]]
+    positions: list[int]  # of the readable images in their source
+    outputs: Outputs | None  # None if there are no readable images
+    unreadable: list[tuple[int, str]]  # position of each other image, and why
 
 
 @dataclass(frozen=True)
 class Written:
-    """A part that is complete.
-
-    Attributes:
-        images: Number of images in its file.
-        unreadable: Number of images that were left out.
-    """
+    """A complete part: the number of images in its file, and of those that were left out."""
 
     images: int
     unreadable: int
@@ -69,19 +58,11 @@ def require_folder(path: Path) -> None:
 
 
 class OutputFolder:
-    """The folder of the outputs of one network for one collection.
+    """The folder, made if it does not exist, of the outputs of one network for one collection.
 
-    Args:
-        path: The folder, which is made if it does not exist.
-        manifest: What all of its files have in common, as plain values: `format`, `model`, `data`
-            and `settings`.
-        dtype: Number format of features and scores.
-        max_bad: Largest share of a part's images that may be unreadable, in [0, 1].
-
-    Raises:
-        UserError: The folder has outputs of another network, of other images or with other
-            settings, or is not a folder.
-        OSError: The folder cannot be written.
+    `manifest` is what all of its files have in common, as plain values: `format`, `model`, `data`
+    and `settings`. A folder with another manifest is a UserError. `max_bad` is the largest share of
+    a part's images that may be unreadable, in [0, 1].
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any], dtype: str, max_bad: float) -> None:
@@ -134,19 +115,10 @@ class OutputFolder:
             )
 
     def file(self, part: Part) -> Path:
-        """Return the path of a part's file."""
         return self.path / f"{part.name}.parquet"
 
-    def unreadable_file(self, part: Part) -> Path:
-        """Return the path of the file that names a part's unreadable images."""
-        return self.path / f"{part.name}.unreadable.jsonl"
-
     def require_no_others(self, collection: Collection) -> None:
-        """Check that the folder holds no files of parts that the collection does not have.
-
-        Raises:
-            UserError: It does.
-        """
+        """Raise UserError if the folder holds files of parts that the collection does not have."""
         names = {self.file(part).name for part in collection.parts}
         others = sorted(f.name for f in self.path.glob("*.parquet") if f.name not in names)
         if others:
@@ -156,11 +128,7 @@ class OutputFolder:
             )
 
     def find(self, part: Part) -> Written | None:
-        """Return what is there of a part, or None if it is not there yet.
-
-        Raises:
-            UserError: Its file is damaged, or is of other images or another network.
-        """
+        """Return what is there of a part, or None if it is not there yet."""
         path = self.file(part)
         if status_of(path) is None:
             return None
@@ -195,15 +163,8 @@ class OutputFolder:
     def write(self, part: Part, images: Images, batches: Iterable[Rows]) -> Written:
         """Compute and write a part's file, and before it the names of the unreadable images.
 
-        Args:
-            part: The part.
-            images: Its images.
-            batches: The outputs in the order of the images, computed while they are taken.
-
-        Raises:
-            LostPart: Too many images cannot be read.
-            UserError: A number is not finite, or the network cannot be run.
-            OSError: A file cannot be written.
+        `batches` are the outputs in the order of the images, computed while they are taken. Too
+        many unreadable images raise LostPart, a number that is not finite UserError.
         """
         done: list[Written] = []
         path = self.file(part)
@@ -301,7 +262,7 @@ class OutputFolder:
         )
 
     def _name_unreadable(self, part: Part, bad: list[tuple[int, str]]) -> None:
-        file = self.unreadable_file(part)
+        file = self.path / f"{part.name}.unreadable.jsonl"
         if not bad:
             file.unlink(missing_ok=True)  # of an attempt that was killed
             return

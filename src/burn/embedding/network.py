@@ -34,15 +34,11 @@ class Network(Protocol):
     `prepare` returned for the images of a batch.
 
     Attributes:
-        name: Short name for people.
         fingerprint: A string that changes with the weights, the classifier and the preparation of
             images.
-        num_features: Number of features of an image.
         classes: Names of the scores; empty without a classifier.
         settings: Other settings, as plain values, that the outputs depend on.
-        notes: Remarks for the user.
         tensors: Whether `prepare` takes tensors (3, height, width), not arrays (height, width, 3).
-        batch_size: Number of images of a batch.
         threads: Number of threads that call `prepare`.
     """
 

@@ -25,12 +25,7 @@ from burn_engine.reference import run_layer
 class PackedNetwork:
     """A packed file as a `Network`. Each thread runs the network on images of its own.
 
-    Args:
-        config: The settings, whose model is a packed file.
-        console: Where a warning of burn-engine is shown.
-
-    Raises:
-        UserError: The file is missing or damaged.
+    A warning of burn-engine is shown on `console`.
     """
 
     tensors = False
@@ -62,14 +57,7 @@ class PackedNetwork:
         self._classifier = program.layers[program.features + 1 :]
 
     def prepare(self, image: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return features, float32 (features,), and scores, float32 (classes,) or None.
-
-        Args:
-            image: uint8 (height, width, 3).
-
-        Raises:
-            Unfit: The image has a size that the engine does not take.
-        """
+        """Return features, float32 (features,), and scores, float32 (classes,) or None."""
         try:
             features = self._model.features(prepare(image, self._model.image))
         except ValueError as error:

@@ -25,12 +25,7 @@ _SHARD_BYTES = 2**23
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a part.
-
-    Attributes:
-        source: The images, and perhaps others; None if the part has no image.
-        positions: Positions of the part's images in the source.
-    """
+    """The images of a part, at some positions of a source; no source if it has no image."""
 
     source: PixelSource | None
     positions: range
@@ -58,15 +53,9 @@ class Images:
 
 @dataclass(frozen=True)
 class Part:
-    """Images that become one output file.
+    """Images that become one output file; `open` raises UserError if they cannot be read."""
 
-    Attributes:
-        name: Name of the file without its suffix.
-        fingerprint: A string that changes when the images change, as in `Source`.
-        open: Opens the images. It raises UserError for a shard that cannot be read.
-    """
-
-    name: str
+    name: str  # of the file, without its suffix
     fingerprint: str
     open: Callable[[], Images]
 
@@ -76,11 +65,9 @@ class Collection:
     """A collection of images in parts.
 
     Attributes:
-        name: Name of the data.
         fingerprint: A string that changes when the images change; None for shards, of which there
             may be more later, and each of which is checked by itself.
         num_images: Number of images; None for shards, which are opened one after the other.
-        parts: The parts.
         folder: Folder in and below which no output may be written, because it would become input or
             change what the folder is taken for; None for single files.
         beside: Folders of single files, in which no output may be written.
@@ -97,18 +84,11 @@ class Collection:
 
 
 def open_collection(spec: str, part_size: int) -> Collection:
-    """Divide the images that a specification names into parts.
+    """Divide the images that a specification, as `open_source` takes it, names into parts.
 
-    Each shard of `stream:PATH` is a part, and is not opened yet. Other images are opened as
-    `open_source` does, and divided into parts of one size, the last of which may be smaller.
-
-    Args:
-        spec: The specification, as `open_source` takes it.
-        part_size: Number of images of a part.
-
-    Raises:
-        UserError: There is nothing at the path, it cannot be read, it holds no readable images, or
-            two shards have one name.
+    Each shard of `stream:PATH` is a part, and is not opened yet; two with one name are a UserError.
+    Other images are opened as `open_source` does, and divided into parts of `part_size` images, the
+    last of which may be smaller.
     """
     return _shards(spec) if spec.startswith("stream:") else _images(spec, part_size)
 
@@ -153,15 +133,14 @@ def _shards(spec: str) -> Collection:
             f"{listed(twice, 2)} would give one file {twice[0].stem}.parquet: embed one folder at "
             "a time, each into an --out of its own"
         )
-    parts = [Part(path.stem, _fingerprint_of_shard(path), partial(_opened, path)) for path in paths]
+    parts = []
+    for path in paths:
+        about = digest(file_contents([(path, path.stat().st_size)], _SHARD_BYTES))
+        parts.append(Part(path.stem, about, partial(_opened, path)))
     beside = tuple(sorted({path.parent for path in paths}))
     single = len(paths) == 1 and status_of(expand(inner)) is not None
     folder = None if single else Path(os.path.commonpath(beside))
     return Collection(name, None, None, tuple(parts), folder, beside, (note,) if note else ())
-
-
-def _fingerprint_of_shard(path: Path) -> str:
-    return digest(file_contents([(path, path.stat().st_size)], _SHARD_BYTES))
 
 
 def _opened(path: Path) -> Images:
@@ -170,11 +149,7 @@ def _opened(path: Path) -> Images:
 
 
 def require_apart(out: Path, collection: Collection) -> None:
-    """Check that an output folder lies in none of the folders of a collection.
-
-    Raises:
-        UserError: It does, so that the files in it would become images of the collection.
-    """
+    """Raise UserError if an output folder lies in one of a collection's folders."""
     place, folder = resolved(out), collection.folder
     below = folder is not None and place.is_relative_to(folder.resolve())
     if below or any(place == parent.resolve() for parent in collection.beside):

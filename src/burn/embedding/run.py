@@ -13,8 +13,7 @@ from threadpoolctl import threadpool_limits
 from burn.core.errors import UserError, listed, printable
 from burn.core.paths import expand
 from burn.embedding.embedder import embed_part, open_network, output_folder
-from burn.embedding.files import LostPart, OutputFolder, Rows, Written, require_folder
-from burn.embedding.network import Network
+from burn.embedding.files import Rows, Written, require_folder
 from burn.embedding.parts import Collection, Images, Part, open_collection, require_apart
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
@@ -24,14 +23,12 @@ from burn.runtime.signals import interrupted, signals_raise
 
 @dataclass(frozen=True)
 class Embedded:
-    """Summary of the files of this process's share.
+    """The numbers of the files of this process's share, and of what they hold.
 
     Attributes:
         files: Number of files that are complete.
         new: Number of these that were computed now.
-        images: Number of images in them.
         unreadable: Number of images that were left out and are named beside the files.
-        features: Number of features of an image.
         classes: Number of scores of an image, 0 without a classifier.
     """
 
@@ -47,17 +44,8 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     """Write the features of a collection, and go on where an earlier call was interrupted.
 
     A part that is there is left as it is. A part that cannot be computed, because its shard is
-    damaged or too many of its images are, does not keep the others from being computed.
-
-    Args:
-        config: The settings.
-        console: Where progress and remarks are shown.
-
-    Raises:
-        UserError: A setting, the network or the images cannot be used, or the folder holds
-            something else; or, after all other parts, some could not be computed.
-        OSError: A file cannot be written.
-        Interrupted: After Ctrl-C or SIGTERM.
+    damaged or too many of its images are, does not keep the others from being computed; after them
+    it is a UserError. Interrupted is raised after Ctrl-C or SIGTERM.
     """
     config.check()
     number, count = config.shares
@@ -87,7 +75,10 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
                         progress.advance(part, 1.0)
                 missing = [part for part in parts if part.name not in written_parts]
                 if config.cluster is None:
-                    done = _one_by_one(network, folder, missing, progress)
+                    done = (
+                        (part, embed_part(network, folder, part, partial(progress.along, part)))
+                        for part in missing
+                    )
                 else:
                     done = _on_cluster(config, missing, progress)
                 for part, written in done:
@@ -113,18 +104,6 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
         network.num_features,
         len(network.classes),
     )
-
-
-def _one_by_one(
-    network: Network, folder: OutputFolder, parts: Sequence[Part], progress: _Progress
-) -> Iterator[tuple[Part, Written | str]]:
-    """Compute parts here, and yield what was written of each, or why it could not be."""
-    for part in parts:
-        watch = partial(progress.along, part)
-        try:
-            yield part, embed_part(network, folder, part, watch)
-        except LostPart as error:
-            yield part, str(error)
 
 
 def _on_cluster(
@@ -160,11 +139,9 @@ class _Progress:
         self._bar.stop()
 
     def advance(self, part: Part, share: float) -> None:
-        """Show that a share of a part, in [0, 1], is done in addition."""
         self._bar.advance(self._task, share * self._sizes[part.name])
 
     def along(self, part: Part, images: Images, batches: Iterable[Rows]) -> Iterator[Rows]:
-        """Yield the batches of a part, and show each as done."""
         for rows in batches:
             yield rows
             self.advance(part, (len(rows.positions) + len(rows.unreadable)) / len(images.positions))

@@ -63,7 +63,6 @@ class EmbedConfig:
 
     @property
     def packed(self) -> bool:
-        """Whether the model is a packed file."""
         return self.packed_file is not None
 
     @property
@@ -82,11 +81,7 @@ class EmbedConfig:
 
     @property
     def shares(self) -> tuple[int, int]:
-        """The number of this process among those that share the work, from 0, and their number.
-
-        Raises:
-            UserError: `share` is not of the form I/N with I in 1 … N.
-        """
+        """The number of this process among those that share the work, from 0, and their number."""
         if self.share is None:
             return 0, 1
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.share, re.ASCII)
@@ -98,11 +93,7 @@ class EmbedConfig:
         return int(match[1]) - 1, int(match[2])
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            UserError: A value is missing or out of range, or does not belong to a packed file.
-        """
+        """Raise UserError if a value is missing, out of range, or none of a packed file's."""
         if not self.data:
             raise UserError("give --data: the images to embed")
         if not self.out:

@@ -27,14 +27,7 @@ from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 
 
 class TrainedNetwork:
-    """A checkpoint or a teacher as a `Network`.
-
-    Args:
-        config: The settings.
-
-    Raises:
-        UserError: The weights or the classifier cannot be read, or the device is not there.
-    """
+    """A checkpoint or a teacher as a `Network`."""
 
     tensors = True
 
@@ -67,11 +60,7 @@ class TrainedNetwork:
         return plain_view(image, self._views)
 
     def finish(self, prepared: Sequence[Tensor]) -> Outputs:
-        """Return the outputs of a batch of views.
-
-        Raises:
-            UserError: A GPU's memory does not suffice.
-        """
+        """Return the outputs of a batch of views; too little memory of a GPU is a UserError."""
         smaller = f"a batch of {len(prepared)} images does not fit; give a smaller --batch-size"
         autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16)
         with (

@@ -14,7 +14,7 @@ from PIL import Image
 from burn.core.errors import UserError
 from burn.data.decode import UnreadableImage
 from burn.data.formats import labeled
-from burn.data.formats.labeled import LabeledFiles, Listing, read_birdsnap, read_cub, read_list
+from burn.data.formats.labeled import LabeledFiles, read_birdsnap, read_cub, read_list
 from burn.data.open import open_source
 
 
@@ -456,7 +456,7 @@ def test_whatever_the_damage_it_is_read_or_refused(tmp_path: Path):
     random = np.random.default_rng(0)
     one, two = cub(tmp_path / "cub"), birdsnap(tmp_path / "bird")
     listed = write(tmp_path, {"a.txt": "cub/images/001.Gull/a.jpg 1\nx y.jpg,2\n"}) / "a.txt"
-    readers: list[tuple[Path, Callable[[], Listing]]] = [
+    readers: list[tuple[Path, Callable[[], LabeledFiles]]] = [
         *((one / file, lambda: read_cub(one, "train")) for file in CUB),
         *((two / file, lambda: read_birdsnap(two, "test")) for file in BIRDSNAP),
         (listed, lambda: read_list(listed)),
@@ -470,14 +470,15 @@ def test_whatever_the_damage_it_is_read_or_refused(tmp_path: Path):
                 broken[position] = random.choice(list(b"0129 \t\n,/.\\\x00\xff"))
             file.write_bytes(broken)
             try:
-                listing = reader()
+                source = reader()
             except UserError as error:
                 outcomes.add("refused")
                 messages.append(str(error))
             else:
                 outcomes.add("read")
-                assert len(listing.names) == len(listing.labels) > 0
-                assert listing.labels.max() < len(listing.classes)
+                assert source.labels is not None
+                assert len(source) == len(source.labels) > 0
+                assert source.labels.max() < len(source.classes)
         assert outcomes == {"read", "refused"}, file
         file.write_bytes(whole)
     for message in messages:

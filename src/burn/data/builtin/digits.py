@@ -73,14 +73,7 @@ def _enlarged(split: Split) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _read() -> tuple[np.ndarray, np.ndarray]:
-    """Read scikit-learn's file of the digits without importing scikit-learn.
-
-    Returns:
-        Images, float64 (images, 8, 8) from 0 to 16, and labels, int64 (images,).
-
-    Raises:
-        UserError: The file is missing.
-    """
+    """Read images, float64 (images, 8, 8) in 0 … 16, and labels, without importing scikit-learn."""
     package = find_spec("sklearn")
     folder = Path(package.origin).parent if package is not None and package.origin else Path()
     file = folder / "datasets" / "data" / "digits.csv.gz"
@@ -91,16 +84,11 @@ def _read() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _enlarge(grey: np.ndarray) -> np.ndarray:
-    """Enlarge images by bicubic interpolation, to the same pixels on every processor.
+    """Enlarge images, uint8 (images, 8, 8), by bicubic interpolation to 32×32 pixels.
 
-    cv2.resize itself rounds some pixels of uint8 images otherwise on processors with AVX-512. The
-    weights of an enlargement by 4 are multiples of 1/2048, so that float64 is exact.
-
-    Args:
-        grey: uint8 (images, 8, 8).
-
-    Returns:
-        uint8 (images, 32, 32).
+    The pixels are the same on every processor: cv2.resize itself rounds some of uint8 images
+    otherwise on processors with AVX-512. The weights of an enlargement by 4 are multiples of
+    1/2048, so that float64 is exact.
     """
     side = grey.shape[1]
     weights = cv2.resize(np.eye(side), (side, _SIDE), interpolation=cv2.INTER_CUBIC)

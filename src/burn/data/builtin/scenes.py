@@ -45,9 +45,6 @@ def digit_scenes() -> Path:
 
     It lies below $XDG_CACHE_HOME (or ~/.cache), or, if that cannot be written, in a private folder
     among the temporary files.
-
-    Raises:
-        UserError: Neither folder can be written.
     """
     places = [place for place in (_cache(), _temporary()) if place is not None]
     for place in places:

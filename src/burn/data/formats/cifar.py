@@ -23,15 +23,7 @@ _MOST_TUPLES = 1000  # in a batch; CIFAR's batches have a handful
 
 
 class Cifar:
-    """The images and labels of one split of CIFAR-10 or CIFAR-100.
-
-    Args:
-        folder: The folder of the batches.
-        split: The part to read.
-
-    Raises:
-        UserError: A batch is missing, damaged, or not one of CIFAR's.
-    """
+    """One split of CIFAR-10 or CIFAR-100, from the folder of the batches."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         if (folder / "batches.meta").is_file():

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from burn.core.errors import UserError, listed
+from burn.core.inputs import reason
 from burn.data.base import ImageFiles
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.walk import walk
-from burn_engine.folders import SUFFIXES, Skipped
+from burn_engine.folders import SUFFIXES, Listing, Skipped
+from burn_engine.folders import walk as engine_walk
+
+
+def walk(root: Path) -> Iterator[Listing]:
+    """Walk through a folder by the engine's rule, with errors for the user.
+
+    What cannot be read is a UserError, and so are a link without a file extension that leads to
+    nothing, and too many links to folders.
+    """
+    try:
+        yield from engine_walk(root)
+    except OSError as error:
+        raise UserError(reason(Path(error.filename or root), error)) from error
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 class Folder(ImageFiles):
@@ -20,20 +36,11 @@ class Folder(ImageFiles):
     subfolders are the classes; otherwise there are no labels. A few images beside the class folders
     are left out. Hidden files and folders, and those of other programs, are skipped.
 
-    Args:
-        path: The folder.
-        note: A line on the parts of the data that are read or left out.
-
     Attributes:
-        root: The folder.
         skipped: Number of other files by lower-case extension ("" for none), without hidden files.
         skipped_text: What is skipped, in words; "" for nothing.
         stray: Names of the images that are left out because they lie beside class folders.
         unlabelled: Why there are no labels, if there are folders that might be classes.
-        note: A line on the parts of the data that are read or left out.
-
-    Raises:
-        UserError: The folder holds no image, or a subfolder cannot be read.
     """
 
     def __init__(self, path: Path, note: str = "") -> None:
@@ -89,11 +96,8 @@ class Folder(ImageFiles):
 def stray_images(names: list[str]) -> list[str]:
     """Return the few images that lie beside class folders, and are none of the data.
 
-    Args:
-        names: Paths of all images below a folder, separated by /.
-
-    Returns:
-        The paths; none unless every other image lies directly in one of several subfolders.
+    `names` are the paths of all images below a folder, separated by /. There are none unless every
+    other image lies directly in one of several subfolders.
     """
     loose = [name for name in names if "/" not in name]
     classes = {name.split("/")[0] for name in names if name.count("/") == 1}
@@ -103,10 +107,5 @@ def stray_images(names: list[str]) -> list[str]:
 
 
 def are_few(loose: int, images: int) -> bool:
-    """Return whether so few images lie beside folders that they are there by accident.
-
-    Args:
-        loose: Number of images beside the folders.
-        images: Number of images in the folders.
-    """
+    """Return whether so few images lie beside folders of images that they are there by accident."""
     return loose <= max(1, images // 100)

@@ -1,7 +1,4 @@
-"""Text files that list labelled images: CUB-200-2011, Birdsnap, and lists such as Places205's.
-
-The text files are read and checked here; `burn.data.open` reads the images they list.
-"""
+"""Images that text files label: CUB-200-2011, Birdsnap, and lists such as Places205's."""
 
 from __future__ import annotations
 
@@ -30,47 +27,33 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")  # all but t
 _ENTRY = re.compile(r"(.*[^\s,])[\s,]+([0-9]{1,9})\s*", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Labelled image files below a folder.
+@dataclass(eq=False, repr=False)
+class LabeledFiles(ImageFiles):
+    """A source of the images that a text file labels.
 
     Attributes:
-        name: Name of the data for messages and results.
-        root: The folder that the names are relative to.
-        names: Paths below `root`, separated by /.
-        labels: int64 (images,), in 0 … len(classes) - 1.
-        classes: Names of the classes.
-        fingerprint: The fingerprint, as in `Source`.
         missing: Number of images that are listed but have no file, and are left out.
     """
 
     name: str
-    root: Path
-    names: list[str]
-    labels: np.ndarray
+    _path: Path
+    _names: list[str]
+    labels: np.ndarray | None
     classes: tuple[str, ...]
     fingerprint: str
     missing: int = 0
 
 
 def is_cub(folder: Path) -> bool:
-    """Return whether a folder is laid out as CUB-200-2011."""
     names = ("image_class_labels.txt", "train_test_split.txt")
     return any((folder / file).is_file() for file in names)
 
 
-def read_cub(folder: Path, split: Split) -> Listing:
-    """List the images of CUB-200-2011.
+def read_cub(folder: Path, split: Split) -> LabeledFiles:
+    """Read a split of CUB-200-2011; images without a file are left out and counted.
 
-    Images without a file are left out and counted.
-
-    Args:
-        folder: The unpacked folder, with images.txt, image_class_labels.txt, train_test_split.txt,
-            classes.txt and images/.
-        split: The part to list.
-
-    Raises:
-        UserError: A text file is missing or malformed, or no image has a file.
+    The unpacked folder has images.txt, image_class_labels.txt, train_test_split.txt, classes.txt
+    and images/.
     """
     names_file, labels_file = folder / "images.txt", folder / "image_class_labels.txt"
     split_file, classes_file = folder / "train_test_split.txt", folder / "classes.txt"
@@ -101,22 +84,15 @@ def read_cub(folder: Path, split: Split) -> Listing:
 
 
 def is_birdsnap(folder: Path) -> bool:
-    """Return whether a folder is laid out as Birdsnap."""
     return all((folder / file).is_file() for file in ("species.txt", "images.txt"))
 
 
-def read_birdsnap(folder: Path, split: Split) -> Listing:
-    """List the images of Birdsnap 1.1 that its script get_birdsnap.py could download.
+def read_birdsnap(folder: Path, split: Split) -> LabeledFiles:
+    """Read a split of Birdsnap 1.1, of the images that its script get_birdsnap.py could download.
 
-    Many images can no longer be downloaded: those without a file are left out and counted.
-
-    Args:
-        folder: The unpacked folder, with images.txt, species.txt, test_images.txt, and the images
-            below download/images/ or images/.
-        split: The part to list.
-
-    Raises:
-        UserError: A text file is missing or malformed, or no image has a file.
+    Many can no longer be downloaded: those without a file are left out and counted. The unpacked
+    folder has images.txt, species.txt, test_images.txt, and the images below download/images/ or
+    images/.
     """
     names_file, species_file = folder / "images.txt", folder / "species.txt"
     tests_file = folder / "test_images.txt"
@@ -150,7 +126,7 @@ def read_birdsnap(folder: Path, split: Split) -> Listing:
     return _with_files(f"{folder}:{split}", root, chosen, ordered)
 
 
-def read_list(file: Path) -> Listing:
+def read_list(file: Path) -> LabeledFiles:
     """Read a list of labelled images, such as Places205's train_places205.csv.
 
     A line is `path label` or `path,label`. A path may contain spaces; a label is in 0 … 99,999, and
@@ -158,13 +134,6 @@ def read_list(file: Path) -> Listing:
     or to images/, images256/ or data/vision/torralba/deeplearning/images256/ below these, whichever
     contains the first listed file. Images whose file is missing stay in the list. The fingerprint
     depends on the list's text and the files, of which at most 200,000 are looked at.
-
-    Args:
-        file: The list.
-
-    Raises:
-        UserError: The list is missing or empty, a line is malformed, or the first listed file is in
-            none of these folders.
     """
     names: list[str] = []
     labels: list[int] = []
@@ -191,34 +160,25 @@ def read_list(file: Path) -> Listing:
     looked_at = [names[i] for i in spread(len(names), _MOST_SIZES)]
     content = file_contents([(root / name, _size(root, name) or 0) for name in looked_at])
     classes = tuple(str(i) for i in range(max(labels) + 1))
-    fingerprint = digest(text, content)
-    return Listing(str(file), root, names, np.array(labels, dtype=np.int64), classes, fingerprint)
+    numbers = np.array(labels, dtype=np.int64)
+    return LabeledFiles(str(file), root, names, numbers, classes, digest(text, content))
 
 
 def _with_files(
     name: str, root: Path, listed: list[tuple[str, int]], classes: tuple[str, ...]
-) -> Listing:
-    """Make a listing of those images, (path, label) each, that have a file."""
+) -> LabeledFiles:
+    """Return a source of those images, (path, label) each, that have a file."""
     if not listed:
         raise UserError(f"{name} lists no image")
-    sizes = [_size(root, image) for image, _ in listed]
-    present = [
-        (*entry, size) for entry, size in zip(listed, sizes, strict=True) if size is not None
-    ]
+    present = [(*one, size) for one in listed if (size := _size(root, one[0])) is not None]
     if not present:
         raise UserError(f"{root} holds none of the {len(listed)} images that {name} lists")
     names, labels, sizes = map(list, zip(*present, strict=True))
     numbers = np.array(labels, dtype=np.int64)
     content = file_contents([(root / name, size) for name, size in zip(names, sizes, strict=True)])
-    return Listing(
-        name=name,
-        root=root,
-        names=names,
-        labels=numbers,
-        classes=classes,
-        fingerprint=digest(*names, numbers.tobytes(), content),
-        missing=len(listed) - len(present),
-    )
+    fingerprint = digest(*names, numbers.tobytes(), content)
+    missing = len(listed) - len(present)
+    return LabeledFiles(name, root, names, numbers, classes, fingerprint, missing)
 
 
 def _size(root: Path, name: str) -> int | None:
@@ -307,17 +267,3 @@ def _malformed(file: Path, line: int, what: str) -> UserError:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:79] + "…")
-
-
-class LabeledFiles(ImageFiles):
-    """A source of the images of a listing.
-
-    Attributes:
-        missing: Number of images that were left out because they have no file.
-    """
-
-    def __init__(self, listing: Listing) -> None:
-        self.name, self.fingerprint = listing.name, listing.fingerprint
-        self.classes, self.missing = listing.classes, listing.missing
-        self.labels: np.ndarray | None = listing.labels
-        self._path, self._names = listing.root, listing.names

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from burn.core.errors import UserError, listed, shortened
 from burn.core.inputs import open_regular, require_regular
-from burn.data.decode import UnreadableImage, as_tensor, check_bytes, decode_pixels
+from burn.data.base import PixelSource
+from burn.data.decode import UnreadableImage, check_bytes, decode_pixels
 from burn.data.fingerprint import digest, file_contents
 from burn.data.labels import (
     MOST_CLASSES,
@@ -33,9 +34,6 @@ from burn.data.labels import (
     with_one_naming,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _MOST_ROWS = 2**20  # of a file with fewer bytes than rows
 # Parquet hardly compresses JPEGs; it compresses bitmaps or PNGs of few colours several times.
 _MOST_EXPANSION = 20  # times the size of a file
@@ -46,23 +44,14 @@ _HEADER_BYTES = 2**16  # of a page; statistics take most of it
 
 
 class Budget:
-    """A limit on the bytes that the images of some files may take together in memory.
-
-    Args:
-        name: Name of the data for the message.
-        size: Size of the files in bytes.
-    """
+    """A limit, by the size of some files in bytes, on the memory of all of their images."""
 
     def __init__(self, name: str, size: int) -> None:
         self._name = name
         self.limit = self._left = max(_LEAST_LIMIT, _MOST_EXPANSION * size)
 
     def spend(self, count: int) -> None:
-        """Take `count` bytes, or give them back if it is negative.
-
-        Raises:
-            UserError: More bytes are taken than are left.
-        """
+        """Take `count` bytes, or give them back if negative; UserError if too few are left."""
         self._left -= count
         if self._left < 0:
             raise UserError(
@@ -73,21 +62,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a parquet file that are read.
-
-    Attributes:
-        image: Name of the column of encoded images.
-        in_struct: Whether that column holds {bytes, path} instead of bytes.
-        label: Name of the column of labels, or None.
-        class_names: Names of the classes, or () if the file does not name them.
-        names: Names of all columns, for messages.
-    """
+    """The columns of a parquet file that are read."""
 
     image: str
-    in_struct: bool
+    in_struct: bool  # whether `image` holds {bytes, path} instead of bytes
     label: str | None
-    class_names: tuple[str, ...]
-    names: tuple[str, ...]
+    class_names: tuple[str, ...]  # empty if the file does not name its classes
+    names: tuple[str, ...]  # of all columns, for messages
 
     @property
     def image_leaf(self) -> str:
@@ -97,16 +78,11 @@ class Columns:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
-    """Open a parquet file after checking the sizes that it declares.
+    """Open a parquet file after checking the sizes that it declares, and find the columns to read.
 
-    Errors of pyarrow inside the `with` block become a UserError that names the file.
-
-    Yields:
-        The file, and the columns to read.
-
-    Raises:
-        UserError: The file is not a regular file or is damaged, lacks a column of images, or
-            declares more rows or bytes than a file of its size can hold.
+    Errors of pyarrow inside the `with` block become a UserError that names the file. So does a file
+    that is not regular, is damaged, lacks a column of images, or declares more rows or bytes than a
+    file of its size can hold.
     """
     size = require_regular(path)
     try:
@@ -116,7 +92,7 @@ def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
         with pq.ParquetFile(path.absolute(), buffer_size=1 << 18, pre_buffer=False) as file:
             schema = file.schema_arrow
             image, in_struct = image_column_of(schema, path)
-            label = label_column_of(schema)
+            label = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
             names = class_names_of(schema, label) if label else ()
             columns = Columns(image, in_struct, label, names, tuple(schema.names))
             _require_plausible(path, size, file.metadata, columns)
@@ -133,18 +109,7 @@ def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
 def images_in(
     path: Path, file: pq.ParquetFile, columns: Columns, group: int, most_rows: int = _BATCH_ROWS
 ) -> Iterator[pa.Array]:
-    """Yield the encoded images of a row group in order, as binary arrays of some images each.
-
-    Args:
-        path: The file.
-        file: The opened file.
-        columns: Its columns.
-        group: Number of the row group.
-        most_rows: Greatest number of images of an array.
-
-    Raises:
-        UserError: A page expands to more than a file of its size can hold.
-    """
+    """Yield the encoded images of a row group in order, as binary arrays of `most_rows` at most."""
     page = _largest_page(path, file.metadata.row_group(group), columns)
     rows = max(1, min(_BATCH_ROWS, most_rows, _BATCH_BYTES // max(1, page)))
     for batch in file.iter_batches(rows, [group], [columns.image_leaf], use_threads=False):
@@ -177,32 +142,28 @@ def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | 
 
 
 def joined_labels(
-    name: str, labels: Sequence[Labels | str], names: Sequence[tuple[str, ...]]
-) -> tuple[Labels | str, tuple[str, ...]]:
-    """Join the labels of shards, or say why they have none.
+    name: str,
+    labels: Sequence[Labels | str],
+    names: Sequence[tuple[str, ...]],
+    describe: Callable[[int], str],
+) -> tuple[np.ndarray | None, tuple[str, ...], str]:
+    """Return `labels`, `classes` and `unlabelled` of a source that consists of shards.
 
-    Args:
-        name: Name of the data for messages.
-        labels: What each shard has, as `read_labels` returns it.
-        names: The names that each shard has for its numbers; empty if none.
-
-    Returns:
-        The labels of all, and the names of their numbers.
-
-    Raises:
-        UserError: Only some of the shards have labels.
+    `labels` are as `read_labels` returns them for each shard, and `names` those that each shard has
+    for its numbers, or empty. `describe` names an image. It is a UserError if only some of the
+    shards have labels.
     """
     there = [part for part in labels if isinstance(part, Labels)]
     if there and len(there) < len(labels):
         reason = next(part for part in labels if not isinstance(part, Labels))
         raise UserError(f"{name}: only some of its shards have labels: {reason}")
     if not there:
-        return str(labels[0]), ()
+        return None, (), str(labels[0])
     try:
         parts, same = with_one_naming(there, names)
     except NoLabels as error:
-        return str(error), ()
-    return joined(parts), same
+        return None, (), str(error)
+    return classes_of(joined(parts), same, describe)
 
 
 def _require_plausible(path: Path, size: int, metadata: pq.FileMetaData, columns: Columns) -> None:
@@ -316,16 +277,13 @@ class _Thrift:
             count = head >> 4 if head >> 4 < 15 else self._unsigned()
             for _ in range(count):
                 self._value(head & 15, depth + 1, True)
-                self._require()
+                if self.at > len(self._content):
+                    raise IndexError
         elif kind == 12:
             self.struct(depth + 1)
         else:
             raise ValueError
         return None
-
-    def _require(self) -> None:
-        if self.at > len(self._content):
-            raise IndexError
 
     def _byte(self) -> int:
         self.at += 1
@@ -352,18 +310,7 @@ _LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
 
 
 def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
-    """Find a parquet file's column of encoded images.
-
-    Args:
-        schema: The schema of the file.
-        path: The file, for messages.
-
-    Returns:
-        Name of the column, and whether it holds {bytes, path} instead of bytes.
-
-    Raises:
-        UserError: There is no such column, it holds something else, or a name occurs twice.
-    """
+    """Find the column of encoded images, and whether it holds {bytes, path} instead of bytes."""
     for column in (*_IMAGE_COLUMNS, *_LABEL_COLUMNS):
         if schema.names.count(column) > 1:
             raise UserError(f"{path} has two columns {column}")
@@ -387,18 +334,8 @@ def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 
 
-def label_column_of(schema: pa.Schema) -> str | None:
-    """Return the name of a parquet file's column of labels, or None if there is none."""
-    return next((c for c in _LABEL_COLUMNS if c in schema.names), None)
-
-
 def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
-    """Return the class names that Hugging Face's datasets store with the schema, or () if none.
-
-    Args:
-        schema: The schema of the file.
-        column: Name of the column of labels.
-    """
+    """Return the class names that Hugging Face's datasets store with the schema, or () if none."""
     try:
         described = json.loads(schema.metadata[b"huggingface"])
         names = described["info"]["features"][column]["names"]
@@ -410,20 +347,11 @@ def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
     return tuple(names) if plain else ()
 
 
-class Parquet:
+class Parquet(PixelSource):
     """A source of the images in parquet files, which are held in memory still encoded.
 
     The classes are those that Hugging Face's metadata in the files name, or texts that are labels,
     otherwise numbers.
-
-    Args:
-        paths: The files.
-        name: Name of the data for messages and results.
-        note: A line on the parts of the data that are read or left out.
-
-    Raises:
-        UserError: A file is damaged or expands to too many bytes, only some files have labels, or
-            there are no images.
     """
 
     def __init__(self, paths: Sequence[Path], name: str, note: str = "") -> None:
@@ -439,17 +367,12 @@ class Parquet:
         if self._images.null_count == len(self._images):
             raise UserError(f"{name} holds no image: all {len(self._images):,} values are missing")
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
-        self.labels: np.ndarray | None = None
-        self.classes: tuple[str, ...] = ()
-        there, same = joined_labels(name, labels, names)
-        if isinstance(there, str):
-            self.unlabelled = there
-        else:
-            self.labels, self.classes, self.unlabelled = classes_of(there, same, self.describe)
+        self.labels, self.classes, self.unlabelled = joined_labels(
+            name, labels, names, self.describe
+        )
 
     @staticmethod
     def _read(path: Path, budget: Budget) -> tuple[pa.ChunkedArray, Labels | str, tuple[str, ...]]:
-        """Read a file's images, its labels or why it has none, and its class names."""
         chunks: list[pa.Array] = []
         with opened(path) as (file, columns):
             for group in range(file.metadata.num_row_groups):
@@ -461,9 +384,6 @@ class Parquet:
 
     def __len__(self) -> int:
         return len(self._images)
-
-    def read(self, index: int) -> Tensor:
-        return as_tensor(self.pixels(index))
 
     def pixels(self, index: int) -> np.ndarray:
         buffer = self._images[index].as_buffer()

@@ -24,26 +24,11 @@ import pyarrow.parquet as pq
 from burn.core.errors import UserError, listed, shortened
 from burn.core.inputs import list_folder, open_regular, require_regular, status_of
 from burn.core.paths import expand
-from burn.data.base import Split, named_part, part_word
+from burn.data.base import PixelSource, Split, named_part, part_word
 from burn.data.decode import MOST_BYTES, UnreadableImage, as_tensor, decode_pixels
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.parquet import (
-    Budget,
-    Columns,
-    images_in,
-    joined_labels,
-    opened,
-    read_labels,
-)
-from burn.data.labels import (
-    MOST_CLASSES,
-    UNLABELLED,
-    Labels,
-    NoLabels,
-    can_name,
-    classes_of,
-    named,
-)
+from burn.data.formats.parquet import Budget, Columns, images_in, joined_labels, opened, read_labels
+from burn.data.labels import MOST_CLASSES, UNLABELLED, Labels, NoLabels, can_name, named
 from burn_engine.folders import is_image
 from burn_engine.tar import COMPRESSED, DamagedTar, members_of
 
@@ -63,7 +48,6 @@ class _Shard(Protocol):
     """One file of images.
 
     Attributes:
-        path: The file.
         groups: The first row of each group of rows, and the number of rows. A group can only be
             read from its beginning.
         labels: The labels of the rows, or why there are none.
@@ -80,26 +64,14 @@ class _Shard(Protocol):
     def names(self) -> list[str]: ...
 
 
-class ShardedImages:
-    """A source of the images in shards.
-
-    Args:
-        shards: The shards; positions of images count through them in this order.
-        name: Name of the data for messages and results.
-        note: Line on shards beside these that are not read, or "".
+class ShardedImages(PixelSource):
+    """A source of the images in shards, whose positions count through the shards in their order.
 
     Attributes:
-        name: Name of the data.
         note: Line on shards that are not read or hold no image, or "".
         classes: Names of the classes; numbers if the shards name none.
-        labels: int64 (images,), -1 for an image without a label; None if no image has one.
-        unlabelled: Why images have no label; "" if all have one.
-        fingerprint: Hash of the shards' sizes and content.
         size: Size of all shards in bytes.
         bytes_per_image: Average size of an encoded image in bytes.
-
-    Raises:
-        UserError: There are no images, or only some shards have labels.
     """
 
     def __init__(self, shards: Sequence[_Shard], name: str, note: str = "") -> None:
@@ -114,18 +86,13 @@ class ShardedImages:
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
         self.size = sum(sizes)
         self.bytes_per_image = self.size / len(self)
-        self.labels: np.ndarray | None = None
-        self.classes: tuple[str, ...] = ()
         filled = [shard for shard in shards if shard.groups[-1]]
         empty = [shard.path.name for shard in shards if not shard.groups[-1]]
         self.note = "; ".join(filter(None, [note, f"no image in {listed(empty)}" * bool(empty)]))
-        labels, names = joined_labels(
-            name, [shard.labels for shard in filled], [shard.class_names for shard in filled]
+        labels, names = [shard.labels for shard in filled], [shard.class_names for shard in filled]
+        self.labels, self.classes, self.unlabelled = joined_labels(
+            name, labels, names, self.describe
         )
-        if isinstance(labels, str):
-            self.unlabelled = labels
-        else:
-            self.labels, self.classes, self.unlabelled = classes_of(labels, names, self.describe)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -135,24 +102,12 @@ class ShardedImages:
         return self._shards[number], position - int(self._starts[number])
 
     def describe(self, index: int) -> str:
-        """Return the name of an image for messages: the shard, and the member or row in it."""
+        """Return the shard, and the member or row in it."""
         shard, row = self._locate(index)
         return shard.describe(row)
 
-    def read(self, index: int) -> Tensor:
-        """Return an image, uint8 (3, height, width); random access to parquet files is slow.
-
-        Raises:
-            UnreadableImage: The image cannot be read or decoded.
-        """
-        return as_tensor(self.pixels(index))
-
     def pixels(self, index: int) -> np.ndarray:
-        """Return an image as `read` does, uint8 (height, width, 3).
-
-        Raises:
-            UnreadableImage: The image cannot be read or decoded.
-        """
+        """Return an image as `PixelSource` does; random access to parquet files is slow."""
         (encoded,) = self.encoded([index])
         return self.decode_pixels(index, encoded)
 
@@ -165,18 +120,7 @@ class ShardedImages:
         return as_tensor(self.decode_pixels(index, encoded))
 
     def decode_pixels(self, index: int, encoded: bytes | None) -> np.ndarray:
-        """Decode an image.
-
-        Args:
-            index: Position of the image.
-            encoded: Its bytes, or None, as `encoded` yields them.
-
-        Returns:
-            uint8 (height, width, 3).
-
-        Raises:
-            UnreadableImage: There are no bytes, or they cannot be decoded.
-        """
+        """Decode an image from its bytes, or None, as `encoded` yields them."""
         if not encoded:
             raise UnreadableImage(f"{self.describe(index)}: no bytes")
         try:
@@ -194,15 +138,10 @@ class ShardedImages:
                 yield from shard.read([int(p) - int(self._starts[number]) for p in chosen])
 
     def blocks(self, at_least: int) -> np.ndarray:
-        """Cut the images into blocks that are read at once.
+        """Cut the images into blocks that are read at once, none beyond a shard or a row group.
 
-        A block does not extend beyond a shard or a row group.
-
-        Args:
-            at_least: Least number of blocks; there are fewer only if there are fewer images.
-
-        Returns:
-            The positions of all boundaries, int64, from 0 to the number of images.
+        There are at least `at_least`, unless there are fewer images. Returns the positions of all
+        boundaries, int64, from 0 to the number of images.
         """
         longest = int(_BLOCK_BYTES // max(1, self.bytes_per_image))
         longest = max(1, min(longest, _BLOCK_IMAGES, len(self) // at_least))
@@ -224,14 +163,9 @@ class ShardedImages:
 
 
 class SampledImages:
-    """A source of some images of shards, held in memory.
+    """A source of the images at ascending positions in shards, held in memory still encoded.
 
-    Args:
-        images: The shards.
-        positions: int64 (images,), ascending positions in the shards.
-
-    Raises:
-        UserError: The images take much more memory than the size of the shards allows for.
+    They may not take much more memory than the size of the shards allows for.
     """
 
     def __init__(self, images: ShardedImages, positions: np.ndarray) -> None:
@@ -250,45 +184,30 @@ class SampledImages:
         return len(self.positions)
 
     def read(self, index: int) -> Tensor:
-        """Return an image, uint8 (3, height, width).
-
-        Raises:
-            UnreadableImage: The image cannot be read or decoded.
-        """
         return self._images.decode(int(self.positions[index]), self._encoded[index])
 
     def describe(self, index: int) -> str:
-        """Return the name of an image for messages: the shard, and the member or row in it."""
         return self._images.describe(int(self.positions[index]))
 
 
 def open_shards(spec: str, split: Split = "train") -> ShardedImages:
     """Open the shards that a specification names.
 
-    Parquet files have the columns that `open_source` describes. Tars are laid out as WebDataset
-    writes them, in any order: every regular member with the extension of an image is an image, and
-    so is a link to such a member; a member `KEY.cls` holds its class, a number or a text, where KEY
-    is the image's path up to one of the dots of its file name (the last one that fits).
+    It is a folder of .tar or .parquet files, one such file, or a pattern with * ? [ ] for them. Of
+    a folder with shards `train-…` and `test-…` (or val, valid, validation), those of `split` are
+    opened. Parquet files have the columns that `open_source` describes.
 
-    Args:
-        spec: A folder of .tar or .parquet files, one such file, or a pattern with * ? [ ] for them.
-        split: The part to open if a folder has shards `train-…` and `test-…` (or val, valid,
-            validation).
-
-    Raises:
-        UserError: A shard is damaged or compressed, the kinds of files are mixed, or there are no
-            images.
+    Tars are laid out as WebDataset writes them, in any order: every regular member with the
+    extension of an image is an image, and so is a link to such a member; a member `KEY.cls` holds
+    its class, a number or a text, where KEY is the image's path up to one of the dots of its file
+    name (the last one that fits).
     """
     paths, name, note = find_shards(spec, split)
     return ShardedImages([_open(path) for path in paths], name, note)
 
 
 def open_shard(path: Path) -> ShardedImages | None:
-    """Open the images of one shard that `find_shards` found; None if it holds no image.
-
-    Raises:
-        UserError: The shard is missing, damaged or compressed.
-    """
+    """Open the images of one shard that `find_shards` found; None if it holds no image."""
     shard = _open(path)
     return ShardedImages([shard], str(path)) if shard.groups[-1] else None
 
@@ -300,12 +219,8 @@ def _open(path: Path) -> _Shard:
 def find_shards(spec: str, split: Split = "train") -> tuple[list[Path], str, str]:
     """Find the shards that a specification of `open_shards` names, without opening them.
 
-    Returns:
-        The shards, all of one kind; the name of the data; and a line on the shards of a folder that
-        are left out, or "".
-
-    Raises:
-        UserError: There are none, they are of several kinds, or one is no regular file.
+    Returns the shards, all of one kind; the name of the data; and a line on the shards of a folder
+    that are left out, or "".
     """
     if not spec:
         raise UserError("stream: names no data: give stream:FOLDER, of .tar or .parquet files")
@@ -342,7 +257,6 @@ def find_shards(spec: str, split: Split = "train") -> tuple[list[Path], str, str
 
 
 def _holds_shards(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry of a folder is a folder with shards directly in it."""
     if entry.name.startswith(".") or not entry.is_dir():
         return False
     try:
@@ -385,7 +299,6 @@ class _Tar:
         self.labels = classes.labels(path.name)
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
-        """Yield the encoded images of ascending rows, None for those that cannot be read."""
         given = 0
         try:
             with open_regular(self.path) as file:
@@ -400,14 +313,10 @@ class _Tar:
             yield from [None] * (len(rows) - given)
 
     def describe(self, row: int) -> str:
-        """Return the name of an image for messages.
-
-        The name is looked up in the tar, since a million names would take most of the memory.
-        """
+        """Look the name up in the tar, since a million names would take most of the memory."""
         return next(islice(self._names(), row, None), f"{self.path} image {row}")
 
     def names(self) -> list[str]:
-        """Return the names of all rows, as `describe` does."""
         names = list(islice(self._names(), len(self._places)))
         return names + [f"{self.path} image {i}" for i in range(len(names), len(self._places))]
 
@@ -530,7 +439,6 @@ def _is_image(name: bytes) -> bool:
 
 
 def _shown(name: bytes) -> str:
-    """Return a name from a tar as printable text."""
     text = name.decode("utf-8", "replace")
     return text if text.isprintable() else ascii(text)
 
@@ -548,7 +456,6 @@ class _ParquetFile:
             self.class_names = columns.class_names
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
-        """Yield the encoded images of ascending rows, None for those that cannot be read."""
         given = 0
         try:
             with opened(self.path) as (file, columns):
@@ -577,9 +484,7 @@ class _ParquetFile:
                 raise IndexError(f"{self.path} has lost rows")
 
     def describe(self, row: int) -> str:
-        """Return the name of an image for messages."""
         return f"{self.path} row {row}"
 
     def names(self) -> list[str]:
-        """Return the names of all rows, as `describe` does."""
         return [self.describe(row) for row in range(self.groups[-1])]

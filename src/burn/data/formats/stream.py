@@ -12,9 +12,7 @@ The order of an epoch is a function of (seed, epoch, rank, world) alone:
    the same row groups.
 
 The order of positions is computed when an epoch begins, so that a resumed run knows which images
-were used without reading them. (The streams of Hugging Face's datasets guarantee less: a shuffle
-buffer is refilled on resuming, not restored; which worker reads what depends on the number of
-workers; ranks whose shards differ in length end after different numbers of batches. See
+were used without reading them. (The streams of Hugging Face's datasets guarantee less: see
 docs/project/log.md.)
 
 Memory holds the encoded images in the buffers, up to 4,096 per lane but at most 64 MB, and the
@@ -115,7 +113,6 @@ class _Reader:
         self._budget = Budget(images.name, images.size)
 
     def batch(self) -> list[tuple[int, bytes | None]]:
-        """Return positions and encoded images of the next batch."""
         return [(position, self._take(position)) for position in next(self._batches)]
 
     def _take(self, position: int) -> bytes | None:
@@ -191,21 +188,8 @@ class StreamLoader(EpochLoader):
     """The data loader of training for shards: one rank's batches of random views.
 
     Every rank has the same number of batches; an epoch leaves out images that do not fill a batch
-    of every rank.
-
-    Args:
-        images: The shards.
-        transform: Draws the views of an image, e.g. `burn.data.loader.random_views`.
-        batch_size: Images per batch and rank; reduced if there are fewer images than that.
-        seed: The random seed of the order.
-        rank: Rank of this process.
-        world: Number of ranks.
-        workers: Number of data-loader workers.
-        cached_shape: Number of views and dimension of the teacher's features if there is a cache.
-        pin: Put batches into page-locked memory, for a GPU.
-
-    Raises:
-        UserError: There are fewer images than ranks.
+    of every rank. `batch_size` is that of a rank, reduced if there are fewer images. The other
+    arguments are as for `TrainLoader`.
     """
 
     def __init__(
@@ -237,11 +221,7 @@ class StreamLoader(EpochLoader):
         return {**super().state_dict(), **self._order}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue after the batches that `state` counts.
-
-        Raises:
-            UserError: The number of ranks or the batch size, and so the order, has changed.
-        """
+        """Continue after the batches that `state` counts, if their order is still the same."""
         for name, now in self._order.items():
             if state[name] != now:
                 what = {"world": "processes", "batch_size": "images per batch"}[name]

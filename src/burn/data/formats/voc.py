@@ -14,7 +14,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -22,22 +21,13 @@ from PIL import Image
 from burn.core.errors import UserError, listed
 from burn.core.inputs import list_folder, open_regular, read_bytes
 from burn.core.paths import expand
-from burn.data.base import Split
+from burn.data.base import PixelSource, Split
 from burn.data.builtin.scenes import digit_scenes
-from burn.data.decode import (
-    FORMATS,
-    MOST_BYTES,
-    UnreadableImage,
-    as_tensor,
-    decode_pixels,
-    read_image,
-)
+from burn.data.decode import UnreadableImage, decode_pixels, read_image
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.walk import walk
+from burn.data.formats.folder import walk
 from burn_engine.folders import SUFFIXES, suffix_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from burn_engine.pixels import FORMATS, MOST_BYTES
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -92,23 +82,14 @@ class _Fault(Exception):
     """Raised for an image or a box that is left out; the message says why."""
 
 
-class Voc:
-    """A `Source` of images with boxes; `labels` is None, as an image may show several classes.
-
-    Args:
-        name: Name of the data for messages and results.
-        items: The images and their annotations.
-        classes: Names of the classes.
-        skipped: Lines for the attribute of that name.
+class Voc(PixelSource):
+    """A source of images with boxes; `labels` is None, as an image may show several classes.
 
     Attributes:
         annotations: The annotation of each image.
         presence: int8 (images, classes): 1 if the image shows an object of the class that is not
             difficult, 0 if it shows only difficult ones, -1 if it shows none.
         skipped: What was left out or fixed and why, one line each.
-
-    Raises:
-        UserError: The name of an object is none of `classes`.
     """
 
     labels: np.ndarray | None = None
@@ -146,21 +127,10 @@ class Voc:
     def __len__(self) -> int:
         return len(self._items)
 
-    def read(self, index: int) -> Tensor:
-        """Return an image, uint8 (3, height, width), without the rotation that EXIF asks for.
-
-        Boxes refer to the pixels as they are stored.
-
-        Raises:
-            UnreadableImage: The image cannot be decoded, or its size is not the annotation's.
-        """
-        return as_tensor(self.pixels(index))
-
     def pixels(self, index: int) -> np.ndarray:
-        """Return an image as `read` does, uint8 (height, width, 3).
+        """Return an image, which is unreadable if its size is not the annotation's.
 
-        Raises:
-            UnreadableImage: As `read`.
+        The rotation that EXIF asks for is not applied, as boxes refer to the pixels as stored.
         """
         item = self._items[index]
         image = decode_pixels(read_image(item.image), str(item.image), upright=False)
@@ -188,9 +158,6 @@ def open_voc(spec: str, split: Split, classes: tuple[str, ...] | None = None) ->
             not exist; "test" reads test, or else val.
         classes: The classes of the training data. None takes VOC's 20 if no other name occurs, and
             otherwise the names that occur, sorted.
-
-    Raises:
-        UserError: A folder or split is missing, a label is none of `classes`, or no box is left.
     """
     items: list[_Item] = []
     skipped: list[str] = []
@@ -339,12 +306,7 @@ def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list[str]]:
-    """Parse an annotation.
-
-    Returns:
-        Width and height in pixels, the objects, and a line for each object that is left out or
-        clipped.
-    """
+    """Parse an annotation: width and height, the objects, and a line on each fault of a box."""
     with open_regular(xml) as file:
         content = file.read(_LARGEST_XML + 1)
     if len(content) > _LARGEST_XML:
@@ -428,6 +390,5 @@ def _box(element: ET.Element, label: str) -> tuple[tuple[float, float, float, fl
 
 
 def _shown(text: str) -> str:
-    """Shorten a text for a message and replace its unprintable characters."""
     cut = text if len(text) <= 80 else text[:79] + "…"
     return "".join(letter if letter.isprintable() else "�" for letter in cut)
