@@ -24,11 +24,7 @@ _STAGE = re.compile(r"stage(\d)(\.safetensors)?")
 
 
 class Origins:
-    """The runs of a report, by what results may say of them.
-
-    Args:
-        runs: The runs. Their folders are absolute and without links.
-    """
+    """The runs of a report, by what results may say of them."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._by_folder = {run.folder: run for run in runs}
@@ -39,12 +35,7 @@ class Origins:
             self._by_name.setdefault(run.folder.name, []).append(run)
 
     def find(self, checkpoint: str, training: Any = None) -> Run | None:
-        """Return the run that left a checkpoint, or None if it is not in the report.
-
-        Args:
-            checkpoint: The checkpoint of a result.
-            training: `training` of the result.
-        """
+        """Return the run that left a result's checkpoint, or None if it is not in the report."""
         folder = _folder_of(checkpoint)
         if identity := words(training, "run"):
             copies = self._by_identity.get(identity, [])
@@ -77,9 +68,7 @@ class Origins:
 def place_in(run: Run, checkpoint: str) -> str:
     """Return where a checkpoint of a run is now.
 
-    Returns:
-        The run's folder for its last stage, which stands for it in every command, and the file or
-        folder of the stage for an earlier one.
+    For its last stage that is the run's folder, which stands for it in every command.
     """
     stage = stage_in(checkpoint)
     last = stage is None or stage >= run.num_stages

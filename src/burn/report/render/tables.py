@@ -60,26 +60,19 @@ def _largest_classes(results: Sequence[Result]) -> dict[tuple[str, str], float]:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A method, or a reference that it is compared with, over its seeds.
+    """A method over its seeds, or a reference, which was not trained for the comparison.
 
-    Attributes:
-        model: Name of the method or reference.
-        numbers: Percentages of each seed, by the titles of their columns: kNN and linear, top-1,
-            and what further protocols gave.
-        recipe: Name of the recipe; None for a reference.
-        epochs: Epochs of all stages; None for a reference.
-        training_seconds: Mean training time; None for a reference.
+    `numbers` are the percentages of each seed by the titles of their columns: kNN and linear,
+    top-1, and what further protocols gave.
     """
 
     model: str
     numbers: dict[str, list[float]]
-    recipe: str | None
-    epochs: float | None
-    training_seconds: float | None
+    epochs: float | None  # of all stages; None for a reference
+    training_seconds: float | None  # the mean; None for a reference
 
     @property
     def seeds(self) -> int:
-        """The number of runs."""
         return max((len(values) for values in self.numbers.values()), default=0)
 
 
@@ -95,14 +88,13 @@ def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
                 numbers.setdefault(title, []).append(result.value)
         knn = [r.settings for r in of_model if (r.protocol, r.metric) == ("knn", "top1")]
         trained = [settings["pretraining"] for settings in knn if "pretraining" in settings]
-        seconds = [about["seconds"] for about in trained]
+        seconds = OverSeeds.of(about["seconds"] for about in trained)
         rows.append(
             ComparedRow(
                 model,
                 numbers,
-                recipe=trained[0]["recipe"] if trained else None,
                 epochs=trained[0]["epochs"] if trained else None,
-                training_seconds=OverSeeds.of(seconds).mean if trained else None,
+                training_seconds=seconds.mean if trained else None,
             )
         )
     return sorted(rows, key=lambda row: -OverSeeds.of(row.numbers.get("kNN", [0.0])).mean)
@@ -152,18 +144,12 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 def comparison_table(results: Sequence[Result]) -> RenderableType:
     """Return a table with a row for each method, in %, for a terminal."""
-    header, *rows = _compared_cells(results)
-    table = Table(*(Column(name, justify="right" if name else "left") for name in header))
-    for cells in rows:
-        table.add_row(*cells)
-    return table
+    return terminal_table(*_compared_cells(results))
 
 
 def comparison_markdown(results: Sequence[Result]) -> str:
     """Return the same table in Markdown, with a description of the data below it."""
-    header, *cells = _compared_cells(results)
-    rows = [header, ("---", *("---:",) * (len(header) - 1)), *cells]
-    lines = ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
+    lines = markdown_lines(*_compared_cells(results))
     linear = next(r.settings for r in results if r.protocol == "linear")
     several = any(row.seeds > 1 for row in compared_rows(results))
     spread = ", ± the standard deviation over seeds" if several else ""
@@ -177,13 +163,27 @@ def comparison_markdown(results: Sequence[Result]) -> str:
     return "\n".join([*lines, "", about, ""])
 
 
+def terminal_table(header: Sequence[str], *rows: Sequence[str], title: str | None = None) -> Table:
+    """Return a table for a terminal, in which columns with a heading are aligned right."""
+    columns = (Column(name, justify="right" if name else "left") for name in header)
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def markdown_lines(header: Sequence[str], *rows: Sequence[str]) -> list[str]:
+    """Return the lines of a table in Markdown, in which all columns but the first are numbers."""
+    rule = ("---", *("---:",) * (len(header) - 1))
+    return ["| " + " | ".join(map(_escaped, row)) + " |" for row in (header, rule, *rows)]
+
+
 def _escaped(text: str) -> str:
     """Return a name as it can stand in a cell of Markdown."""
     return printable(text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def rate_text(linear: Mapping[str, Any]) -> str:
-    """Describe the learning rate of a linear evaluation."""
     if linear["lr"] == "auto":
         return "learning rate chosen for each network on held-out training images"
     return f"learning rate {linear['lr']:g}"
@@ -230,5 +230,4 @@ def number_name(protocol: str, metric: str) -> str:
 
 
 def protocol_name(protocol: str) -> str:
-    """Return a protocol's name for people."""
     return {"knn": "kNN", "finetune": "fine-tuned"}.get(protocol, protocol)

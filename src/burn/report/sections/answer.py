@@ -18,19 +18,12 @@ from burn.report.sections.packed import measured_on, packs
 
 @dataclass(frozen=True)
 class Opening:
-    """The beginning of the page.
+    """The beginning of the page: the answer in a few words, and in sentences."""
 
-    Attributes:
-        word: yes, barely, no or unknown; it sets the headline's colour.
-        headline: The answer in a few words.
-        lede: The answer in sentences.
-        command: Command that would measure what is missing, or "".
-    """
-
-    word: str
+    word: str  # yes, barely, no or unknown; it sets the headline's colour
     headline: str
     lede: str
-    command: str = ""
+    command: str = ""  # which would measure what is missing
 
 
 @dataclass(frozen=True)
@@ -48,13 +41,8 @@ def opening(
 ) -> Opening:
     """Return the beginning of the page for what was given.
 
-    It is about a run that was evaluated, else a campaign, a run, packed files, or analyses.
-
-    Args:
-        answer: Whether training worked.
-        gathered: The contents of the folders.
-        all_networks: All networks.
-        titles: Titles of the analyses.
+    It is about a run that was evaluated, else a campaign, a run, packed files, or analyses, of
+    which `titles` are the titles.
     """
     if answer.network is not None and answer.number is not None:
         group = campaign_of(answer, gathered.groups)
@@ -218,7 +206,6 @@ def way(answer: Verdict) -> float | None:
 
 
 def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
-    """Return the few most important numbers."""
     chosen: list[Tile] = []
     network, number = answer.network, answer.number
     group = campaign_of(answer, gathered.groups)

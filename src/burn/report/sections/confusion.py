@@ -14,16 +14,10 @@ _MOST_CLASSES_IN_TABLE = 20
 
 
 def confusion_part(confusion: Confusion, key: str) -> dict[str, Any]:
-    """Return a confusion matrix with the pairs of classes that are confused most often.
+    """Return a confusion matrix, with a table of the pairs that are confused most often.
 
-    Args:
-        confusion: The confusion matrix.
-        key: Prefix that makes the chart's names unique in the page.
-
-    Returns:
-        Its title and accuracy in words, classes, the table of the pairs as `worst`, and a chart of
-        each class's accuracy. For few classes there are rows instead of the chart, (true class,
-        number of its images, (count, share in percent) of each class), and the largest share.
+    For many classes it is a chart of each one's accuracy; for few it has rows (true class, number
+    of its images, (count, share in percent) of each class), and the largest share.
     """
     counts, classes = confusion.counts, confusion.classes
     total = sum(map(sum, counts))
@@ -57,11 +51,8 @@ def confusion_part(confusion: Confusion, key: str) -> dict[str, Any]:
         recall = [rows[i][2][i][1] for i in range(len(classes))]
         ordered = sorted(range(len(classes)), key=lambda i: -recall[i])
         ordered = ordered[:12] + ordered[12:][-12:]
-        chart = dots(
-            "Accuracy of each class, %",
-            [Dot(classes[i], "burn", [recall[i]]) for i in ordered],
-            key,
-        )
+        bars = [Dot(classes[i], "burn", [recall[i]]) for i in ordered]
+        chart = dots("Accuracy of each class, %", bars, key)
     protocol = number_name(confusion.protocol, "").strip()
     names = joined(confusion.model, protocol)
     where = filled(" on {}", short_path(confusion.test))

@@ -14,52 +14,31 @@ _MOST = 16
 
 @dataclass(frozen=True)
 class Rung:
-    """One network of the ladder.
-
-    Attributes:
-        name: Name of the network.
-        colour: Role of its colour.
-        what: Its kind, or "".
-        first: Its value in %.
-        second: Its second value in %, or None.
-        is_answer: Whether the answer is about it.
-        floor: Value of the same network with random weights, at its own precision, or None.
-    """
+    """One network of the ladder, with its values in %."""
 
     name: str
     colour: str
-    what: str
+    what: str  # its kind, or ""
     first: float
     second: float | None
-    is_answer: bool
-    floor: float | None
+    is_answer: bool  # whether the answer is about it
+    floor: float | None  # of the same network with random weights, at its own precision
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Networks by one number, the best at the top, and by a second number beside it.
-
-    Attributes:
-        rungs: The networks.
-        first: Name of the first number.
-        first_short: Its short name.
-        second: Name of the second number, or "".
-        second_short: Its short name, or "".
-        on: Test images.
-        more: Number of networks that are left out.
-    """
+    """Networks by one number, the best at the top, and by a second number beside it."""
 
     rungs: Sequence[Rung]
-    first: str
+    first: str  # name of the number
     first_short: str
-    second: str
+    second: str  # or ""
     second_short: str
-    on: str
-    more: int
+    on: str  # test images
+    more: int  # networks that are left out
 
     @property
     def has_floors(self) -> bool:
-        """Whether any network is shown beside itself with random weights."""
         return any(rung.floor is not None for rung in self.rungs)
 
     @property
@@ -75,15 +54,7 @@ def ladder(
     """Return the networks that were evaluated on the same images with the same settings.
 
     An ablation's networks are only included if the answer is about it, and those of a comparison
-    only if the answer is about it or about no campaign.
-
-    Args:
-        answer: Whether training worked.
-        all_networks: All networks.
-        groups: Campaigns.
-
-    Returns:
-        The ladder, or None if it has only one network.
+    only if the answer is about it or about no campaign. None if there is only one network.
     """
     network, number = answer.network, answer.number
     if network is None or number is None:

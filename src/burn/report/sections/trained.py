@@ -78,7 +78,6 @@ def _extent(machine: Any) -> str:
 
 
 def runs_table(runs: Sequence[Run]) -> Table:
-    """Return a row for each run."""
     rows = []
     for run in runs:
         speed = [
