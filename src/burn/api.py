@@ -534,14 +534,12 @@ def pack(
 
 
 def _check_flags(**values: Any) -> None:
-    """Raise UserError for an argument that is neither True nor False."""
     for name, value in values.items():
         if not isinstance(value, bool):
             raise UserError(f"{name} is a {type(value).__name__}: give True or False")
 
 
 def _path(value: Any, name: str) -> Path:
-    """Return an argument as a path with ~ replaced, or raise UserError if it is none."""
     if not isinstance(value, (str, Path)):
         raise UserError(f"{name} is a {type(value).__name__}: give a path")
     if "\0" in str(value):
@@ -620,8 +618,6 @@ def _teacher_of(module: nn.Module, recipe: Recipe) -> Teacher:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table for notebooks."""
-
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 

@@ -29,12 +29,10 @@ class Parser(jsonargparse.ArgumentParser):
     """jsonargparse's parser, with options written with - or _, and with errors as UserErrors.
 
     Args:
-        command: The command's name, in lower case, and in usage its positional arguments, in upper
-            case.
+        command: The command's name, in lower case, and its positional arguments, in upper case.
         description: Text at the top of the help.
         examples: Command lines shown below the description.
-        groups: Names of options, with _ for -, by the title under which help shows them. It shows
-            these groups first and in this order, and then the other options.
+        groups: Names of options, with _ for -, by the title under which help shows them first.
         notes: Text at the end of the help.
     """
 
@@ -73,14 +71,9 @@ class Parser(jsonargparse.ArgumentParser):
         )
 
     def add_options(self, config: type, *names: str, skip: Sequence[str] = ()) -> None:
-        """Add an option for fields of a dataclass, with its types, defaults and `Attributes:`.
+        """Add options for these fields of a dataclass, or for all, as it describes them.
 
         A field that is False by default becomes a switch.
-
-        Args:
-            config: The dataclass.
-            names: Names of the fields; all if none is given.
-            skip: Names of fields that do not become options.
         """
         hints = get_type_hints(config)
         about = {p.arg_name: p.description for p in docstring_parser.parse(config.__doc__).params}
@@ -89,31 +82,24 @@ class Parser(jsonargparse.ArgumentParser):
                 continue
             option, text = f"--{field.name}", " ".join((about[field.name] or "").split())
             if field.default is False:
-                self.add_argument(option, action="store_true", help=text.removesuffix("."))
+                self.add_switch(field.name, text.removesuffix("."))
             else:
                 kind = hints[field.name]
                 self.add_argument(option, type=kind, default=field.default, help=text)
 
     def add_optional(self, name: str, kind: type, text: str) -> None:
-        """Add an option with a value of this type, which is None unless it is given.
-
-        Args:
-            name: Name of the option, with _ for -.
-            kind: Type of its value.
-            text: What help says about it.
-        """
+        """Add an option with a value of this type, which is None unless it is given."""
         self.add_argument(f"--{name}", type=kind | None, default=None, help=text)
+
+    def add_switch(self, name: str, text: str) -> None:
+        """Add an option without a value."""
+        self.add_argument(f"--{name}", action="store_true", help=text)
 
     def add_fields(self, config: type, methods: Mapping[str, type]) -> None:
         """Add an option for every field of a dataclass; only --help-fields shows nested fields.
 
-        Args:
-            config: The dataclass. In the place of its field `settings` are those of a method.
-            methods: Settings of the methods by name; each becomes a group of options of that name,
-                of which `choose_method` leaves one.
-
-        Raises:
-            UserError: A method has the name of another option.
+        In the place of its field `settings` are those of each method, as a group of options of its
+        name, of which `choose_method` leaves one. UserError if a method is named as an option.
         """
         self.epilog = f"{self.prog} --help-fields shows more options.\n\n{self.epilog}"
         names = (field.name for field in dataclasses.fields(config) if field.name != "settings")
@@ -130,18 +116,11 @@ class Parser(jsonargparse.ArgumentParser):
 
         From here on they are an error on the command line. In configurations, into which earlier
         versions of burn wrote them, they are skipped.
-
-        Args:
-            name: Name of the method.
         """
         self._method, self._left_out = name, self._parts - {name}
 
     def set_field_defaults(self, values: Mapping[str, Any]) -> None:
-        """Set the defaults of the fields.
-
-        Args:
-            values: Defaults, nested as in the dataclass.
-        """
+        """Set the defaults of the fields, which are nested as in the dataclass."""
         self.set_defaults(_flatten(values))
 
     def fields_of(self, options: jsonargparse.Namespace) -> dict[str, Any]:
@@ -152,16 +131,10 @@ class Parser(jsonargparse.ArgumentParser):
     def add_configuration(self) -> None:
         """Add --config, a YAML file with options, and --print-config, which prints one."""
         self.add_argument("--config", type=str, help="YAML file with any of these options")
-        self.add_argument(
-            "--print_config", action="store_true", help="print the options as such a file, and exit"
-        )
+        self.add_switch("print_config", "print the options as such a file, and exit")
 
     def peek(self, expanded: Sequence[str], name: str) -> str | None:
-        """Return the value of an option before parsing, or None if it is not given.
-
-        Args:
-            expanded: Arguments as `expand` returns them.
-            name: Name of the option, with _ for -.
+        """Return the value of an option in what `expand` returned, or None if it is not given.
 
         Raises:
             UserError: The option is given twice with different values.
@@ -173,12 +146,7 @@ class Parser(jsonargparse.ArgumentParser):
         return values[0] if values else None
 
     def given(self, expanded: Sequence[str], name: str) -> bool:
-        """Tell before parsing whether an option is given; of several values the last one counts.
-
-        Args:
-            expanded: Arguments as `expand` returns them.
-            name: Name of the option, with _ for -.
-        """
+        """Return whether an option is in what `expand` returned, perhaps with several values."""
         return any(word.startswith(f"--{name}=") for word in expanded)
 
     def expand(self, arguments: Sequence[str]) -> list[str]:
@@ -229,7 +197,6 @@ class Parser(jsonargparse.ArgumentParser):
         return expanded
 
     def _configured(self, path: str) -> list[str]:
-        """Return the arguments that a configuration stands for."""
         given: list[str] = []
         switches: list[str] = []
         for entry in read_configuration(Path(path)):
@@ -264,12 +231,7 @@ class Parser(jsonargparse.ArgumentParser):
         arguments: Sequence[str],
         check: Callable[[jsonargparse.Namespace], object] = lambda options: None,
     ) -> jsonargparse.Namespace:
-        """Parse the arguments.
-
-        Args:
-            arguments: The words after the command.
-            check: Called with the options before --print-config prints them; it raises UserError
-                for options that cannot be used.
+        """Parse the words after the command; `check` is called before --print-config prints.
 
         Raises:
             UserError: An option is unknown, in which case the message names the nearest one, or a
@@ -299,7 +261,6 @@ class Parser(jsonargparse.ArgumentParser):
         return options
 
     def _without_switches(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave out what does not belong in a configuration, such as switches."""
         switches = (action.dest for action in self._actions if action.nargs == 0)
         left_out = {"config", "import", *switches, *self._left_out}
         return {name: value for name, value in values.items() if name not in left_out}
@@ -389,13 +350,6 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _is_list(kind: Any) -> bool:
-    """Return whether a type is a tuple or a list, or one of these or None."""
-    return get_origin(kind) in (tuple, list) or any(
-        get_origin(part) in (tuple, list) for part in get_args(kind)
-    )
-
-
 def _bracketed(text: str) -> str:
     """Return the text of a list with its brackets, which may be left out; null stays as it is."""
     try:
@@ -414,7 +368,8 @@ def _as_yaml(kind: Any, text: str) -> str:
     words = any(part is str or get_origin(part) is Literal for part in parts)
     if text.lower() == "none" and NoneType in parts and not words:
         return "null"
-    return _bracketed(text) if _is_list(kind) else text
+    is_list = any(get_origin(part) in (tuple, list) for part in (kind, *parts))
+    return _bracketed(text) if is_list else text
 
 
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")

@@ -188,7 +188,6 @@ class Verdict:
     number: Number | None = None  # the one that decides
     floor: Number | None = None  # the same with random weights
     teacher: Number | None = None  # the same of a float network
-    largest_class: float | None = None  # accuracy of always predicting it, if that is a floor too
     short: Training | None = None  # the training, if it was too short
 
 
@@ -382,11 +381,13 @@ def _verdict(network: Network, number: Number, all_networks: Sequence[Network]) 
         and training.steps < FEW_STEPS
     ):
         word, short = "unknown", training
-    return Verdict(word, network, number, floor, teacher, number.largest_class, short)
+    return Verdict(word, network, number, floor, teacher, short)
 
 
 def random_of(network: Network, number: Number, all_networks: Sequence[Network]) -> Number | None:
     """Return the same number of the same network with random weights, at the same precision."""
+    if network.kind == "random":
+        return None
     able = [
         n
         for n in all_networks

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Column, Table
+from rich.table import Table
 
 from burn.core.errors import printable
 from burn.core.results import Result, largest_class
@@ -21,27 +21,26 @@ def results_table(results: Sequence[Result]) -> RenderableType:
     For a single model it has a row for each number.
     """
     models = list(dict.fromkeys(r.model for r in results))
+    shares = _largest_classes(results)
     if len(models) == 1:
-        table = Table("number", Column("%", justify="right"))
+        rows = []
         for r in results:
             spread = "" if r.spread is None else f" ± {r.spread:.1f}"
-            table.add_row(number_name(r.protocol, r.metric), f"{r.value:.1f}{spread}")
-        for share in dict.fromkeys(_largest_classes(results).values()):
-            table.add_row(_LARGEST, f"{share:.1f}")
+            rows.append((number_name(r.protocol, r.metric), f"{r.value:.1f}{spread}"))
+        rows += [(_LARGEST, f"{share:.1f}") for share in dict.fromkeys(shares.values())]
         first = results[0]
-        return Group(f"{first.model}: labels of {first.train}, evaluated on {first.test}", table)
+        about = f"{first.model}: labels of {first.train}, evaluated on {first.test}"
+        return Group(about, terminal_table(("number", "%"), *rows))
     columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
-    table = Table()
-    table.add_column("model")
-    for protocol, metric in columns:
-        table.add_column(number_name(protocol, metric), justify="right")
-    for model in models:
-        numbers = {(r.protocol, r.metric): r.value for r in results if r.model == model}
-        cells = [f"{numbers[c]:.1f} %" if c in numbers else "" for c in columns]
-        table.add_row(model, *cells)
-    if shares := _largest_classes(results):
-        table.add_row(_LARGEST, *(f"{shares[c]:.1f} %" if c in shares else "" for c in columns))
-    return table
+    named = [
+        (model, {(r.protocol, r.metric): r.value for r in results if r.model == model})
+        for model in models
+    ]
+    rows = [
+        (name, *(f"{values[c]:.1f} %" if c in values else "" for c in columns))
+        for name, values in (*named, *([(_LARGEST, shares)] if shares else []))
+    ]
+    return terminal_table(("model", *(number_name(*c) for c in columns)), *rows)
 
 
 _LARGEST = "always the largest class"
@@ -164,16 +163,17 @@ def comparison_markdown(results: Sequence[Result]) -> str:
 
 
 def terminal_table(header: Sequence[str], *rows: Sequence[str], title: str | None = None) -> Table:
-    """Return a table for a terminal, in which columns with a heading are aligned right."""
-    columns = (Column(name, justify="right" if name else "left") for name in header)
-    table = Table(*columns, title=title, title_justify="left")
+    """Return a table for a terminal, in which all columns but the first are numbers."""
+    table = Table(header[0], title=title, title_justify="left")
+    for name in header[1:]:
+        table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*row)
     return table
 
 
 def markdown_lines(header: Sequence[str], *rows: Sequence[str]) -> list[str]:
-    """Return the lines of a table in Markdown, in which all columns but the first are numbers."""
+    """Return the lines of such a table in Markdown."""
     rule = ("---", *("---:",) * (len(header) - 1))
     return ["| " + " | ".join(map(_escaped, row)) + " |" for row in (header, rule, *rows)]
 

@@ -97,7 +97,7 @@ def _evaluated(answer: Verdict, network: Network, number: Number, gathered: Gath
     if headline := _HEADLINES.get(answer.word):
         return Opening(answer.word, headline, lede)
     headline = f"{percent(number.mean)} % {number_name(number.protocol, number.metric)}"
-    if answer.largest_class is not None and number.mean < answer.largest_class + BARELY:
+    if number.largest_class is not None and number.mean < number.largest_class + BARELY:
         headline = "No better than always predicting the largest class"
     last = number.results[-1]
     command = ""

@@ -56,7 +56,8 @@ def beside_paper(
     if not rows and not unknown:
         return None
     training = {row.network.name: _marks(row.network.run, _base(row.network)) for row in rows}
-    same = _shared([marks for marks in training.values() if marks != _UNKNOWN])
+    known = [marks for marks in training.values() if marks != _UNKNOWN]
+    same = [mark for mark in next(iter(known), ()) if all(mark in marks for marks in known)]
     differing: dict[tuple[str, ...], list[str]] = {}
     for name, marks in training.items():
         differing.setdefault(tuple(mark for mark in marks if mark not in same), []).append(name)
@@ -128,10 +129,6 @@ def _base(network: Network) -> str:
     """Return the data set of the paper whose tables a network is compared with."""
     recipe = network.run.recipe_name if network.run else ""
     return "imagenet100" if "imagenet100" in recipe else "imagenet"
-
-
-def _shared(lists: Sequence[Sequence[str]]) -> list[str]:
-    return [item for item in lists[0] if all(item in other for other in lists)] if lists else []
 
 
 def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:

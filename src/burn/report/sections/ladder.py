@@ -78,7 +78,7 @@ def ladder(
             first.mean,
             beside.mean if second and (beside := n.like(second)) else None,
             n is network,
-            _floor(n, number, all_networks),
+            floor.mean if (floor := random_of(n, number, all_networks)) else None,
         )
         for n, first in chosen
     ]
@@ -109,11 +109,6 @@ def _chosen(
         return (0 if network is answer.network else 1 if reference else 2, -first.mean)
 
     return sorted(able, key=rank)[:_MOST]
-
-
-def _floor(network: Network, number: Number, all_networks: Sequence[Network]) -> float | None:
-    floor = random_of(network, number, all_networks) if network.kind != "random" else None
-    return floor.mean if floor else None
 
 
 def _second(able: Sequence[Network], number: Number) -> Number | None:
