@@ -55,12 +55,7 @@ class Entry:
 
 
 def read_configuration(path: Path) -> list[Entry]:
-    """Read the options of a YAML file, in its order.
-
-    Raises:
-        UserError: The file cannot be read, is not YAML, contains no options or one twice, or uses a
-            feature of YAML that a configuration does not need.
-    """
+    """Read the options of a YAML file, in its order; UserError if it holds anything else."""
     origin = f"--config {path}"
     try:
         text = read_text(path, _LIMIT).removeprefix("\ufeff")
@@ -84,11 +79,7 @@ def read_configuration(path: Path) -> list[Entry]:
 
 
 def load_value(text: str) -> Any:
-    """Parse an option's value, which is a scalar or a list in YAML's syntax.
-
-    Raises:
-        yaml.YAMLError: The text is neither, or uses a feature of YAML that no value needs.
-    """
+    """Parse a scalar or a list in YAML's syntax; yaml.YAMLError for any other text."""
     _check_bounds(text)
     try:
         return yaml.load(text, Loader=_Loader)

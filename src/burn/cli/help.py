@@ -10,26 +10,18 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 # What stands for the value of an option that is text, by the option's name: no type tells it.
 _TEXTS = {
-    "cluster": "HOST:PORT",
-    "epilogue": "TYPE",
-    "flash": "BYTES",
-    "groups": "NAME,...",
-    "import": "PLUGIN",
-    "max_bad": "SHARE",
-    "methods": "NAME,...",
-    "more": "NAME,...",
-    "on_nonfinite": "ACTION",
-    "ram": "BYTES",
-    "seeds": "N,...",
-    "share": "K/N",
-    **dict.fromkeys(
-        ("compared", "config", "data", "head", "out", "results", "teacher_cache", "work"), "PATH"
-    ),
-    **dict.fromkeys(("test", "train", "transfer_test", "transfer_train", "with_model"), "PATH"),
+    "cluster": "HOST:PORT", "epilogue": "TYPE", "import": "PLUGIN", "init": "NETWORK",
+    "max_bad": "SHARE", "on_nonfinite": "ACTION", "seeds": "N,...", "share": "K/N",
+    **dict.fromkeys(("flash", "ram"), "BYTES"),
+    **dict.fromkeys(("groups", "methods", "more"), "NAME,..."),
     **dict.fromkeys(("labelled_teacher", "teacher"), "TEACHER"),
-    "init": "NETWORK",
     **dict.fromkeys(("float_recipe", "format", "method", "name", "recipe"), "NAME"),
-}
+    **dict.fromkeys(
+        ("compared", "config", "data", "head", "out", "results", "teacher_cache", "test", "train",
+         "transfer_test", "transfer_train", "with_model", "work"),
+        "PATH",
+    ),
+}  # fmt: skip
 _UNITS = {"save_every": "MINUTES"}  # numbers with a unit
 _LAST = ("import", "help")  # options of every command, which say nothing about it
 
@@ -53,10 +45,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def metavar(action: argparse.Action) -> str | None:
-    """Return what stands for an option's value in help, such as PATH or N.
-
-    None for a positional argument, whose own name stands for it.
-    """
+    """Return what stands for an option's value in help, such as PATH; None for an argument."""
     if not action.option_strings:
         return None
     if isinstance(action.metavar, str) and action.metavar.startswith("{"):

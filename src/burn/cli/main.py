@@ -191,11 +191,7 @@ def _run(arguments: list[str], console: Console) -> int:
 
 
 def _find_reproduction() -> bool:
-    """Return whether the paper's reproduction can be imported.
-
-    A burn that is installed from a checkout finds it there, beside `src/`, from any working
-    directory: the checkout is then appended to `sys.path`.
-    """
+    """Return whether the paper's reproduction can be imported, as in a checkout, beside `src/`."""
     checkout = Path(__file__).parents[3]
     if (checkout / "reproduction/command.py").is_file() and str(checkout) not in sys.path:
         sys.path.append(str(checkout))

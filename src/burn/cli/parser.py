@@ -26,23 +26,15 @@ _MOST = 2**62  # bound of any integer option, before the option's own range is c
 
 
 class Parser(jsonargparse.ArgumentParser):
-    """jsonargparse's parser, with options written with - or _, and with errors as UserErrors.
-
-    Args:
-        command: The command's name, in lower case, and its positional arguments, in upper case.
-        description: Text at the top of the help.
-        examples: Command lines shown below the description.
-        groups: Names of options, with _ for -, by the title under which help shows them first.
-        notes: Text at the end of the help.
-    """
+    """jsonargparse's parser, with options written with - or _, and with errors as UserErrors."""
 
     def __init__(
         self,
-        command: str,
+        command: str,  # its name, in lower case, and its positional arguments, in upper case
         description: str,
         examples: str,
-        groups: Mapping[str, Sequence[str]] | None = None,
-        notes: str = "",
+        groups: Mapping[str, Sequence[str]] | None = None,  # options, with _ for -, by title
+        notes: str = "",  # at the end of the help
     ) -> None:
         name = " ".join(word for word in command.split() if not word[0].isupper())
         super().__init__(
@@ -71,10 +63,7 @@ class Parser(jsonargparse.ArgumentParser):
         )
 
     def add_options(self, config: type, *names: str, skip: Sequence[str] = ()) -> None:
-        """Add options for these fields of a dataclass, or for all, as it describes them.
-
-        A field that is False by default becomes a switch.
-        """
+        """Add options for these fields of a dataclass, or for all, as it describes them."""
         hints = get_type_hints(config)
         about = {p.arg_name: p.description for p in docstring_parser.parse(config.__doc__).params}
         for field in dataclasses.fields(config):
@@ -92,7 +81,6 @@ class Parser(jsonargparse.ArgumentParser):
         self.add_argument(f"--{name}", type=kind | None, default=None, help=text)
 
     def add_switch(self, name: str, text: str) -> None:
-        """Add an option without a value."""
         self.add_argument(f"--{name}", action="store_true", help=text)
 
     def add_fields(self, config: type, methods: Mapping[str, type]) -> None:
@@ -112,11 +100,7 @@ class Parser(jsonargparse.ArgumentParser):
             self.add_class_arguments(settings, nested_key=name)
 
     def choose_method(self, name: str) -> None:
-        """Leave out the settings of other methods.
-
-        From here on they are an error on the command line. In configurations, into which earlier
-        versions of burn wrote them, they are skipped.
-        """
+        """Refuse the settings of other methods; skip them in files, where burn once wrote them."""
         self._method, self._left_out = name, self._parts - {name}
 
     def set_field_defaults(self, values: Mapping[str, Any]) -> None:
@@ -134,11 +118,7 @@ class Parser(jsonargparse.ArgumentParser):
         self.add_switch("print_config", "print the options as such a file, and exit")
 
     def peek(self, expanded: Sequence[str], name: str) -> str | None:
-        """Return the value of an option in what `expand` returned, or None if it is not given.
-
-        Raises:
-            UserError: The option is given twice with different values.
-        """
+        """Return the value of an option in what `expand` returned; UserError for two values."""
         start = f"--{name}="
         values = [word.removeprefix(start) for word in expanded if word.startswith(start)]
         if len(set(values)) > 1:
@@ -150,12 +130,7 @@ class Parser(jsonargparse.ArgumentParser):
         return any(word.startswith(f"--{name}=") for word in expanded)
 
     def expand(self, arguments: Sequence[str]) -> list[str]:
-        """Write option names with _, and replace each --config by the options in its file.
-
-        Raises:
-            UserError: An option is unknown, a file cannot be read, or a file sets something that
-                does not belong in a configuration: a switch, or a boolean option to another value.
-        """
+        """Write option names with _, and replace each --config by the options in its file."""
         plain = [_underscored(argument) for argument in arguments]
         for argument in plain:
             name = argument.partition("=")[0]
@@ -231,13 +206,7 @@ class Parser(jsonargparse.ArgumentParser):
         arguments: Sequence[str],
         check: Callable[[jsonargparse.Namespace], object] = lambda options: None,
     ) -> jsonargparse.Namespace:
-        """Parse the words after the command; `check` is called before --print-config prints.
-
-        Raises:
-            UserError: An option is unknown, in which case the message names the nearest one, or a
-                value does not fit.
-            SystemExit: After --help, --help-fields or --print-config.
-        """
+        """Parse the words after the command; `check` is called before --print-config prints."""
         plain = self.expand(arguments)
         if "--help_fields" in plain:
             fields = [
@@ -266,11 +235,8 @@ class Parser(jsonargparse.ArgumentParser):
         return {name: value for name, value in values.items() if name not in left_out}
 
     def _find(self, name: str, problem: str) -> Any:
-        """Return the action of an option, or raise UserError with `problem` and the nearest option.
-
-        A group of options, such as `--burn` for `--burn.lam`, does not count as an option:
-        jsonargparse would open its value as a file.
-        """
+        """Return the action of an option, or raise UserError with `problem` and the nearest one."""
+        # A group, such as --burn for --burn.lam, is none: jsonargparse would read a file for it.
         groups = {a for a in self._actions if type(a).__name__ == "_ActionConfigLoad"}
         actions = {
             option: action
@@ -360,11 +326,9 @@ def _bracketed(text: str) -> str:
 
 
 def _as_yaml(kind: Any, text: str) -> str:
-    """Return a value in YAML's syntax: a list may lack its brackets, and None may be called none.
-
-    The word stays as it is for an option whose values are words, where it may be one of them.
-    """
+    """Return a value in YAML's syntax: a list may lack its brackets, and None be called none."""
     parts = get_args(kind)
+    # Where the values of an option are words, "none" may be one of them.
     words = any(part is str or get_origin(part) is Literal for part in parts)
     if text.lower() == "none" and NoneType in parts and not words:
         return "null"

@@ -22,11 +22,7 @@ CHECKPOINT = (
 
 
 def settings_of(options: Any, kind: type[T]) -> T:
-    """Build the dataclass `kind` from the options that are its fields; others keep their defaults.
-
-    Raises:
-        UserError: A value does not fit its field.
-    """
+    """Build the dataclass `kind` from the options that are its fields."""
     from burn.core.settings import from_plain
 
     given = options.as_dict()
@@ -35,10 +31,9 @@ def settings_of(options: Any, kind: type[T]) -> T:
 
 
 def read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[Any, T, Any]:
-    """Add the common options of compare and ablate, and parse the arguments.
+    """Parse the arguments of compare or ablate, after adding the options that both have.
 
-    Returns:
-        All options, the command's settings of type `kind`, and the `Execution`.
+    Return all options, the command's settings of type `kind`, and the `Execution`.
     """
     from burn.campaigns.settings import Execution, FurtherProtocols, seeds_in
     from burn.core.paths import expand

@@ -164,10 +164,7 @@ def _whole(value: float | None) -> int | None:
 
 
 def colour_of(network: Network) -> str:
-    """Return the role of a network's colour.
-
-    BURN, other methods without labels, methods with labels, and references have one each.
-    """
+    """Return a colour for references, methods with labels, BURN, and others without labels."""
     if network.kind in ("random", "float"):
         return "grey"
     if network.method.startswith("supervised"):
@@ -177,11 +174,7 @@ def colour_of(network: Network) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to the question whether training worked.
-
-    It is unknown without a floor, or if the training was too short to tell. Floor and teacher were
-    evaluated on the same images with the same settings as the network.
-    """
+    """The answer to the question whether training worked, by numbers that were measured alike."""
 
     word: Literal["yes", "barely", "no", "unknown"] = "unknown"
     network: Network | None = None
@@ -252,10 +245,7 @@ _STATED: dict[str, Kind] = {
 
 
 def _kind(result: Result, run: Run | None, alike: Kind | None) -> Kind:
-    """Return a network's kind from one of its results.
-
-    `alike` is the precision of the same checkpoint's network with random weights, if it is known.
-    """
+    """Return a network's kind; `alike` is that of its checkpoint's network of random weights."""
     if result.model.lower().startswith("random"):
         return "random"
     if stated := _STATED.get(words(result.training, "precision")):
@@ -304,14 +294,12 @@ def _key(result: Result) -> str:
 
 
 def _scalars(result: Result) -> dict[str, Any]:
-    """Return the settings with a single value, except the number format, which matters little.
-
-    It changes a number by less than another seed does.
-    """
+    """Return the settings with a single value, except one."""
     return {
         name: value
         for name, value in settings_of(result).items()
-        if isinstance(value, (str, int, float, bool)) and name != "compute"
+        if isinstance(value, (str, int, float, bool))
+        and name != "compute"  # which changes a number by less than another seed does
     }
 
 
@@ -322,10 +310,7 @@ def _plain(value: Any) -> str:
 
 
 def verdict(all_networks: Sequence[Network], candidates: Sequence[Network] = ()) -> Verdict:
-    """Answer whether training worked, by the first of the protocols that can tell.
-
-    The answer may be about any of the candidates, or of all networks if there are none.
-    """
+    """Answer whether training worked, of a candidate if any, by the first protocol able to tell."""
     students = [n for n in candidates or all_networks if n.kind in ("binary", "half")]
     pool = students or [n for n in candidates or all_networks if n.kind == "float"]
     for protocol, metric in _MEASURES:
@@ -353,12 +338,8 @@ _MEASURES = (
 
 
 def _rank(network: Network, number: Number) -> tuple[Any, ...]:
-    """Rank networks for the answer.
-
-    Runs that were given directly come first, then BURN, then fully binary networks, then the best.
-    """
     return (
-        any(run.chosen for run in network.runs) or network.group is None,
+        any(run.chosen for run in network.runs) or network.group is None,  # given directly
         network.method == "burn",
         network.kind == "binary",
         not network.method.startswith("supervised"),

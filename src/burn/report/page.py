@@ -28,11 +28,7 @@ from burn.report.sections.campaigns import (
     small_multiples,
 )
 from burn.report.sections.confusion import confusion_part
-from burn.report.sections.evaluation_pictures import (
-    Detail,
-    neighbours_part,
-    picture_part,
-)
+from burn.report.sections.evaluation_pictures import Detail, neighbours_part, picture_part
 from burn.report.sections.ladder import ladder
 from burn.report.sections.packed import pack_table
 from burn.report.sections.results_tables import result_tables
@@ -46,11 +42,7 @@ _DETAILS = (Detail(8, 6, 12, 1400, 85), Detail(4, 3, 8, 1000, 75), Detail(1, 1, 
 
 
 def build_page(gathered: Gathered, panel: TryIt | None = None) -> str:
-    """Return the page, which runs the panel's model; the same values give the same text.
-
-    Raises:
-        UserError: The page would be larger than 5 MB without the model.
-    """
+    """Return the page, the same text for the same values; UserError for one of more than 5 MB."""
     size, extra = 0, panel.num_bytes if panel else 0
     for detail in _DETAILS:
         page = _render(gathered, detail, panel)

@@ -18,10 +18,7 @@ def write_report(
     model: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Write the page about runs, results and campaigns, and return its size in bytes.
-
-    The page runs `model`, a packed file, on photographs which its reader gives it; `tell` is told
-    how far the work is.
+    """Write the page, which runs `model` on its reader's photographs; return its size in bytes.
 
     Raises:
         UserError: A folder contains nothing known or a damaged file, `out` cannot be written, the

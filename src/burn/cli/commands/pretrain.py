@@ -241,10 +241,7 @@ def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None
 
 
 def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:
-    """Return the plan of the resumed run, whose settings are the defaults.
-
-    None without --resume, and if there is no run yet and the command can begin one.
-    """
+    """Return the plan of the resumed run, if there is one, whose settings are the defaults."""
     if "--resume" not in arguments:
         return None
     out = parser.peek(arguments, "out")

@@ -139,10 +139,7 @@ class _Steps:
             self._step("report", *paths, "--with-model", str(self.out), "--out", page)
 
     def _check(self) -> tuple[str, str, dict[str, str]]:
-        """Check everything that is named, without torch.
-
-        Return the names of the training and the test images, and the fingerprints of all.
-        """
+        """Return the names of training and test images, and all fingerprints, without torch."""
         from burn.checkpoints.foreign.named import require_network
         from burn.data.checks import require_outside
         from burn.data.open import open_source
@@ -291,12 +288,9 @@ class _Steps:
 
     def _finetune(self, network: str, train: str, test: str, work: Path) -> Result:
         folder, request = work / "tuned", self.request
-        is_done = bool(_measured(folder, "finetune"))
-        if is_done and not _has_weights(folder):
-            self._forget(work, "tuned")
-            is_done = False
-        if not is_done:
-            self._forget(work)
+        is_measured = bool(_measured(folder, "finetune"))
+        if not (is_measured and _has_weights(folder)):
+            self._forget(work, *(["tuned"] if is_measured else []))
             words = [network, "--train", train, "--test", test, "--teacher", request.teacher]
             words += ["--epochs", str(request.epochs), *self._seed()]
             words += ["--resume"] if (folder / "run.json").exists() else []

@@ -21,7 +21,6 @@ class Rows:
     torn: int = 0
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """Return (step, value) of each row with a value in the column."""
         return [(row["step"], row[name]) for row in self.rows if name in row]
 
 
@@ -39,6 +38,10 @@ class Stage:
     def finished(self) -> bool:
         return bool(self.meta)
 
+    def monitored(self, name: str) -> float | None:
+        """Return a number of the monitor's summary, which a finished stage has."""
+        return number(self.meta, "monitor", name)
+
     @property
     def precision(self) -> str:
         name = words(self.meta, "precision")
@@ -54,17 +57,16 @@ class Stage:
     @property
     def collapsed_at(self) -> int | None:
         """The first step at which the target no longer distinguished images, or None."""
-        step = number(self.meta, "monitor", "collapsed_at")
+        step = self.monitored("collapsed_at")
         if step is None and not self.finished:
             entropies = self.metrics.points("target_entropy")
-            low = (s for s, entropy in entropies if entropy < TARGET_ALARM)
-            step = next(low, None)
+            step = next((at for at, entropy in entropies if entropy < TARGET_ALARM), None)
         return None if step is None else int(step)
 
     @property
     def features_collapsed_at(self) -> int | None:
         """The first step at which the features no longer distinguished images, or None."""
-        step = number(self.meta, "monitor", "features_collapsed_at")
+        step = self.monitored("features_collapsed_at")
         if step is None and not self.finished:
             step = self._features_low_twice()
         return None if step is None else int(step)
@@ -130,7 +132,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        each = [number(s.meta, "monitor", "seconds") for s in self.stages]
+        each = [stage.monitored("seconds") for stage in self.stages]
         measured = [seconds for seconds in each if seconds is not None]
         return sum(measured) if measured and len(measured) == len(each) else None
 

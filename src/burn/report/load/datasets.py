@@ -66,10 +66,7 @@ _COUNTS = ("train_images", "test_images")
 
 
 def difference(data: Any, dataset: str) -> str:
-    """Describe how the images of a result's `data` differ from a data set of `paper.csv`, or "".
-
-    `can_be_compared` must hold for `data`.
-    """
+    """Describe how images that can be compared differ from a data set of paper.csv, if at all."""
     wanted = DATASETS[dataset]
     classes = number(data, "num_classes")
     counts = [number(data, name) for name in _COUNTS]

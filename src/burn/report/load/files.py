@@ -85,10 +85,7 @@ def read_result_lines(path: Path) -> list[Result]:
 
 
 def read_rows(path: Path, texts: tuple[str, ...]) -> Rows:
-    """Read a CSV file with a column `step`; lines that do not fit count as torn.
-
-    The columns `texts` are text, all others numbers. UserError if there is no column `step`.
-    """
+    """Read a CSV file, all columns but `texts` as numbers; lines that do not fit count as torn."""
     lines = read_bytes(path, MOST_CSV).decode(errors="replace").splitlines()
     if not lines:
         return Rows()

@@ -51,11 +51,7 @@ _KNOWN = (
 
 
 def gather(folders: Sequence[Path], tell: Callable[[str], None] = lambda _: None) -> Gathered:
-    """Read everything in the folders that a report shows; `tell` is told how far the reading is.
-
-    Raises:
-        UserError: A folder is missing or unknown, or a file is damaged.
-    """
+    """Read all that a report shows; UserError if a folder is unknown or a file is damaged."""
     if not folders:
         raise UserError("give at least one folder: a run, results or a comparison")
     unique = {_folder(folder): folder for folder in folders}
@@ -276,16 +272,13 @@ def settings_of(result: Result) -> dict[str, Any]:
 
 
 def _newest(results: Iterable[LocatedResult]) -> list[LocatedResult]:
-    """Keep the last of repeated numbers, in the place of the first.
-
-    Numbers of different campaigns are never repetitions: two campaigns evaluate the same teacher,
-    each for its own tables.
-    """
+    """Keep the last of repeated numbers, in the place of the first."""
     kept: dict[tuple[Any, ...], LocatedResult] = {}
     for result in results:
         r = result.result
         number = (r.protocol, r.metric, r.model, r.checkpoint, r.train, r.test, r.seed)
         settings = json.dumps(settings_of(r), sort_keys=True, default=str)
+        # Not across campaigns: two evaluate the same teacher, each for its own tables.
         kept[result.group, *number, settings] = result
     return list(kept.values())
 

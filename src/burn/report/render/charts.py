@@ -107,21 +107,18 @@ def curves(
     key: str,
     *,
     log: bool = False,
-    alarm: float | None = None,
-    stages: Sequence[float] = (),
-    end: float = 0,
-    percent: bool = False,
+    alarm: float | None = None,  # below this line something is wrong
+    stages: Sequence[float] = (),  # steps at which another stage begins
+    end: float = 0,  # last step, so that all charts of a run have the same axis
+    percent: bool = False,  # whether values are shares
     note: str = "",
     bottom: float | None = None,
     top: float | None = None,
 ) -> Chart | None:
-    """Draw values over optimizer steps, from `bottom` to `top`, on a logarithmic scale if `log`.
-
-    Below `alarm`, which is drawn as a line, something is wrong. Other stages begin at the steps
-    `stages`; `end` is the last step, so that all charts of a run have the same axis. With `percent`
-    the values are shares.
-    """
-    lines = [line for line in lines if line.points and (not log or max(_values(line)) > 0)]
+    """Draw values over optimizer steps."""
+    lines = [
+        line for line in lines if line.points and (not log or max(y for _, y in line.points) > 0)
+    ]
     if not lines:
         return None
     with _drawing():
@@ -204,13 +201,9 @@ def dots(
     floor: float | None = None,
     note: str = "",
     *,
-    above: bool = False,
+    above: bool = False,  # names above their dots, where there is room for long ones
 ) -> Chart | None:
-    """Draw means as large dots and seeds as ticks, the first row at the top.
-
-    Lines to the dots begin at `floor`, or at 0. Names are left of the dots, or `above` them, where
-    there is room for long ones.
-    """
+    """Draw means as dots on lines from `floor`, and seeds as ticks, the first row at the top."""
     rows = [row for row in rows if row.values]
     if not rows:
         return None
@@ -246,10 +239,7 @@ def dots(
 def scatter(
     title: str, points: Sequence[tuple[str, str, float, float]], key: str, across: str, up: str
 ) -> Chart | None:
-    """Draw points (name, colour, x, y); names are beside them, moved where they would overlap.
-
-    There is no chart of a single point. `across` and `up` are the labels of the axes.
-    """
+    """Draw two or more points (name, colour, x, y) with their names beside them."""
     if len(points) < 2:
         return None
     with _drawing():
@@ -360,11 +350,7 @@ def strip(
     scale: Scale,
     note: str = "",
 ) -> Chart:
-    """Draw a strip of colour for each row, below a bar with the meaning of the colours.
-
-    Each column is an optimizer step. The values are shares by row and column, at least one;
-    missing ones stay empty.
-    """
+    """Draw a strip of shares over optimizer steps for each row, below a bar of their colours."""
     levels: dict[str, list[int | None]] = {row: [None] * len(columns) for row in rows}
     place_of = {column: place for place, column in enumerate(columns)}
     for (row, column), value in values.items():
@@ -411,17 +397,12 @@ def _note(
     axes: Axes,
     text: str,
     at: tuple[float, float],
-    away: tuple[float, float],
+    away: tuple[float, float],  # in points
     colour: str = "ink",
     **look: Any,
 ) -> Annotation:
-    """Write a text some points away from a place."""
     look |= {"textcoords": "offset points", "color": COLOURS[colour]}
     return axes.annotate(text, at, away, **look)
-
-
-def _values(line: Line) -> list[float]:
-    return [value for _, value in line.points]
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:

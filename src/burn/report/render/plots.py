@@ -68,11 +68,7 @@ def demo_picture(
 
 
 def comparison_picture(results: Sequence[Result], file: Path) -> None:
-    """Draw the accuracy of every compared method by kNN and linear evaluation.
-
-    The best by kNN is at the top. Bars are means over seeds, dots the seeds, ± their standard
-    deviation. The heading names the data, which all results of a comparison share.
-    """
+    """Draw the accuracy of every compared method by kNN and linear evaluation."""
     rows = compared_rows(results)
     most = max(
         value for row in rows for title in ("kNN", "linear") for value in row.numbers.get(title, [])
@@ -117,13 +113,12 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
 
 def _heading(results: Sequence[Result], rows: Sequence[ComparedRow]) -> str:
     train, test = ("/".join(Path(name).parts[-2:]) for name in (results[0].train, results[0].test))
-    data = f"Trained on {train}, evaluated on {test}."
     seeds = max(row.seeds for row in rows)
     bars = "One seed."
     if seeds > 1:
         bars = f"Mean of {seeds} seeds ± their standard deviation; a dot is one seed."
     taught = labels_text(results).strip()
-    return f"{data} {bars}" + (f"\n{taught}" if taught else "")
+    return f"Trained on {train}, evaluated on {test}. {bars}" + (f"\n{taught}" if taught else "")
 
 
 def _colour(row: ComparedRow) -> str:

@@ -16,10 +16,7 @@ from burn.core.seeds import OverSeeds
 
 
 def results_table(results: Sequence[Result]) -> RenderableType:
-    """Return a table with a row for each model and a column for each number.
-
-    For a single model it has a row for each number.
-    """
+    """Return a table with a row for each model, or for each number of a single model."""
     models = list(dict.fromkeys(r.model for r in results))
     shares = _largest_classes(results)
     if len(models) == 1:
@@ -47,26 +44,18 @@ _LARGEST = "always the largest class"
 
 
 def _largest_classes(results: Sequence[Result]) -> dict[tuple[str, str], float]:
-    """Return the accuracy of always predicting the largest class, by protocol and metric.
-
-    Protocols may have test images of their own, as transfer has; those whose images have about
-    equally frequent classes are left out.
-    """
-    return {
+    """Return the accuracies of always predicting the largest class, where that is a floor."""
+    return {  # by protocol, which may have test images of its own, as transfer has
         (r.protocol, r.metric): share for r in results if (share := largest_class(r)) is not None
     }
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A method over its seeds, or a reference, which was not trained for the comparison.
-
-    `numbers` are the percentages of each seed by the titles of their columns: kNN and linear,
-    top-1, and what further protocols gave.
-    """
+    """A method over its seeds, or a reference, which was not trained for the comparison."""
 
     model: str
-    numbers: dict[str, list[float]]
+    numbers: dict[str, list[float]]  # percentages of each seed, by the titles of their columns
     epochs: float | None  # of all stages; None for a reference
     training_seconds: float | None  # the mean; None for a reference
 
@@ -100,14 +89,11 @@ def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
 
 
 def _columns(results: Sequence[Result]) -> dict[tuple[str, str], str]:
-    """Return the titles of the numbers that a comparison shows, by protocol and metric.
-
-    Of few-shot SVMs, which give two numbers for each number of shots, it is the last one's by
-    cross-validation.
-    """
+    """Return the titles of the numbers that a comparison shows, by protocol and metric."""
     titles = {("knn", "top1"): "kNN", ("linear", "top1"): "linear"}
     columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
     more = [column for column in columns if column not in titles and column[1].endswith("top1")]
+    # Of few-shot SVMs, which give two numbers for each number of shots, the last is shown.
     few = [column for column in columns if column[0] == "svm" and column[1].endswith("mAP cv")]
     for protocol, metric in [*more, *few[-1:]]:
         what = metric.removesuffix("top1").removesuffix(" cv").strip()

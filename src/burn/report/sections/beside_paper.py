@@ -191,10 +191,7 @@ _PAPERS_SETTINGS: Mapping[str, Mapping[str, Any]] = {
 _TOLD = {
     "lr": "learning rate",
     "augment": "augmentation",
-    "probe": "probe",
-    "epochs": "epochs",
     "select": "chosen by",
-    "iterations": "iterations",
     "batch_size": "batch",
     "test_side": "short side",
 }
@@ -209,5 +206,5 @@ def _evaluating_marks(n: Number, figure: paper.Figure | None) -> list[str]:
     for name, theirs in _PAPERS_SETTINGS.get(n.protocol, {}).items():
         ours = settings.get(name, theirs)
         if ours != theirs:
-            marks.append(f"{_TOLD[name]} {setting(ours)} (paper: {setting(theirs)})")
+            marks.append(f"{_TOLD.get(name, name)} {setting(ours)} (paper: {setting(theirs)})")
     return marks

@@ -34,7 +34,6 @@ def training_seconds(network: Network) -> float | None:
 
 
 def comparison_table(members: Sequence[Network]) -> Table:
-    """Return a table with a row for each network: means and spreads over seeds."""
     rows = []
     for network in members:
         seconds = training_seconds(network)
@@ -85,7 +84,6 @@ def group_note(group: Group) -> str:
 
 
 def comparison_charts(members: Sequence[Network], key: str) -> list[Chart]:
-    """Return charts of kNN, of linear accuracy, and of linear accuracy by training time."""
     floor = next((n for n in members if n.kind == "random"), None)
     charts = []
     for protocol, title in (("knn", "kNN top-1, %"), ("linear", "Linear top-1, %")):
@@ -136,10 +134,8 @@ def default_variant(group: Group, members: Sequence[Network]) -> Network | None:
 def ablation_parts(
     about: Group, members: Sequence[Network], key: str
 ) -> tuple[list[Chart], list[Table]]:
-    """Return a chart and a table for each group of an ablation with two variants or more.
-
-    A run may stand for several variants, since the recipe's own choice is in every group.
-    """
+    """Return a chart and a table for each group of an ablation with two variants or more."""
+    # A run may stand for several variants, since the recipe's own choice is in every group.
     names = {network.name: network for network in members}
     variants = [row.variant for group in ablations.GROUPS for row in group.rows]
     by_name = {

@@ -27,11 +27,7 @@ class Detail:
 
 
 def neighbours_part(neighbours: Neighbours, detail: Detail) -> dict[str, Any]:
-    """Return a network's neighbours for the page: tiles as data URLs, labels and cosines.
-
-    Raises:
-        UserError: The picture cannot be read or is smaller than its grid.
-    """
+    """Return a network's neighbours for the page: tiles as data URLs, labels and cosines."""
     picture = open_picture(neighbours.picture, neighbours.file.with_suffix(".jpg"))
     columns = max((len(row) for row in neighbours.rows), default=1)
     width, height = neighbours.grid.end(len(neighbours.rows), columns)

@@ -32,8 +32,7 @@ class Ladder:
     rungs: Sequence[Rung]
     first: str  # name of the number
     first_short: str
-    second: str  # or ""
-    second_short: str
+    second: str  # of a linear evaluation, or ""
     on: str  # test images
     more: int  # networks that are left out
 
@@ -51,14 +50,11 @@ class Ladder:
 def ladder(
     answer: Verdict, all_networks: Sequence[Network], groups: Sequence[Group]
 ) -> Ladder | None:
-    """Return the networks that were evaluated on the same images with the same settings.
-
-    An ablation's networks are only included if the answer is about it, and those of a comparison
-    only if the answer is about it or about no campaign. None if there is only one network.
-    """
+    """Return the networks that were evaluated on the same images with the same settings."""
     network, number = answer.network, answer.number
     if network is None or number is None:
         return None
+    # An answer about no campaign stands beside comparisons, but not beside ablations.
     hidden = {group.folder for group in groups if group.ablation}
     if network.group is not None:
         hidden = {group.folder for group in groups} - {network.group}
@@ -92,7 +88,6 @@ def ladder(
         number.label,
         number_name(number.protocol, "").strip(),
         second.label if second else "",
-        "linear" if second else "",
         number.test,
         len(able) - len(chosen),
     )

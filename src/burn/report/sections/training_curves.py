@@ -11,10 +11,7 @@ from burn.report.render.charts import Chart, Line, Scale, curves, strip
 
 
 def by_stage(run: Run, name: str) -> list[list[tuple[float, float]]]:
-    """Return a column of the monitors as a list of points for each stage.
-
-    Steps are counted over all stages.
-    """
+    """Return a column of the monitors as points of each stage, with steps over all stages."""
     return [
         [(start + step, value) for step, value in stage.metrics.points(name)]
         for stage, start in zip(run.stages, _starts(run), strict=True)
@@ -40,7 +37,6 @@ _LOSSES = (
 
 
 def curve_charts(run: Run, key: str) -> list[Chart]:
-    """Return the charts of everything that a run's monitors recorded."""
     borders = _starts(run)[1:]
     end = _starts(run)[-1] + (run.stages[-1].steps or 0) if run.stages else 0
     columns = {name for s in run.stages for row in s.metrics.rows for name in row}
