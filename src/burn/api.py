@@ -268,21 +268,19 @@ def pretrain(
     folder = _path(out, "out")
     name = recipe if isinstance(recipe, str) else "custom"
     called, source = _named(data, "train")
-    taught: Teacher | None = None
+    taught, spec = None, teacher
     if isinstance(teacher, nn.Module):
         taught = _teacher_of(teacher, named)
+        spec = taught.origin["spec"]
     elif not isinstance(teacher, (str, Path, NoneType)):
         raise UserError(
             f"teacher is a {type(teacher).__name__}: give lite0, a run's folder or a module"
         )
-    if taught is not None:
-        spec = str(taught.origin["spec"])
-    else:
-        spec = None if teacher is None else str(teacher)
-    trained = {"recipe_name": name, "recipe": named, "data": called, "teacher": spec}
     if not isinstance(init, (str, Path, NoneType)):
         raise UserError(f"init is a {type(init).__name__}: give a name, a run's folder or its file")
-    trained |= {"init": None if init is None else str(init)}
+    trained = {"recipe_name": name, "recipe": named, "data": called}
+    trained["teacher"] = None if spec is None else str(spec)
+    trained["init"] = None if init is None else str(init)
     plan = from_plain(RunPlan, {**trained, "seed": seed, "max_steps": max_steps})
     cache = None if teacher_cache is None else str(_path(teacher_cache, "teacher_cache"))
     machine = from_plain(
@@ -530,14 +528,12 @@ def pack(
 
 
 def _check_flags(**values: Any) -> None:
-    """Raise UserError for an argument that is neither True nor False."""
     for name, value in values.items():
         if not isinstance(value, bool):
             raise UserError(f"{name} is a {type(value).__name__}: give True or False")
 
 
 def _path(value: Any, name: str) -> Path:
-    """Return an argument as a path with ~ replaced, or raise UserError if it is none."""
     if not isinstance(value, (str, Path)):
         raise UserError(f"{name} is a {type(value).__name__}: give a path")
     if "\0" in str(value):
@@ -616,8 +612,6 @@ def _teacher_of(module: nn.Module, recipe: Recipe) -> Teacher:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table for notebooks."""
-
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import Optimizer
 
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
@@ -113,18 +114,21 @@ def _batches(recipe: Recipe, method: Method) -> Iterator[Batch]:
 
 
 def _train(recipe: Recipe, method: Method, batches: list[Batch], begin: int) -> list[float]:
-    """Train with a new optimizer and return the loss of each step."""
     optimizer = build_optimizer(method.parts(), recipe.optim)
     losses = []
     for step, batch in enumerate(batches[begin:], start=begin):
         progress = step / len(batches)
-        optimizer.zero_grad()
-        loss = method(batch, progress).loss
-        loss.backward()
-        optimizer.step()
+        losses.append(_step(method, optimizer, batch, progress))
         method.after_step(progress)
-        losses.append(float(loss.detach()))
     return losses
+
+
+def _step(method: Method, optimizer: Optimizer, batch: Batch, progress: float) -> float:
+    optimizer.zero_grad()
+    loss = method(batch, progress).loss
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
 
 
 def _check_fit(recipe: Recipe, batch: Batch, steps: int) -> None:
@@ -138,11 +142,7 @@ def _check_fit(recipe: Recipe, batch: Batch, steps: int) -> None:
             for name, buffer in method.named_buffers():
                 buffer.copy_(buffers[name])
         torch.manual_seed(0)
-        optimizer.zero_grad()
-        loss = method(batch, 0.5).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
+        losses.append(_step(method, optimizer, batch, 0.5))
     name = recipe.method
     assert all(math.isfinite(loss) for loss in losses), f"method {name}: a loss is not finite"
     assert losses[-1] < losses[0], (
@@ -204,13 +204,9 @@ def _check_state(recipe: Recipe, batches: list[Batch]) -> None:
         part.name
         for part in first.parts()
         if part.trained
-        and not any(_same(w, p) for w in weights.values() for p in part.module.parameters())
+        and not any(torch.equal(w, p) for w in weights.values() for p in part.module.parameters())
     ]
     assert not lacking, f"method {recipe.method}: weights() lacks {', '.join(lacking)}"
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool(torch.equal(a, b))
 
 
 def check_backbone(name: str, size: int = 32, config: BackboneConfig | None = None) -> None:
@@ -233,12 +229,21 @@ def check_backbone(name: str, size: int = 32, config: BackboneConfig | None = No
     binary = is_binary(name)
     for precision in Precision if binary else (Precision.FLOAT,):
         _check_network(config, precision, size)
+    precision = Precision.BINARY if binary else Precision.FLOAT
+    network = _network(config, precision)
+    weights = {f"backbone.{key}": value for key, value in network.state_dict().items()}
+    meta: dict[str, Any] = {
+        "backbone": asdict(config),
+        "precision": precision.value,
+        "stage": 1,
+        "steps": 0,
+        "views": asdict(ViewConfig(size=size)),
+        "recipe": {"name": "contract"},
+    }
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "network.safetensors"
-        network = _network(config, Precision.BINARY if binary else Precision.FLOAT)
-        _save(network, config, Precision.BINARY if binary else Precision.FLOAT, size, file)
-        again = load_checkpoint(file)
-        assert set(again.weights) == {f"backbone.{key}" for key in network.state_dict()}
+        save_checkpoint(file, weights, meta)
+        assert set(load_checkpoint(file).weights) == set(weights)
         if binary and network.chain() is not None:
             packed = pack(file, Path(folder) / "network.bnn")
             assert packed.cosine > 0.999, (
@@ -302,20 +307,6 @@ def _check_network(config: BackboneConfig, precision: Precision, size: int) -> N
         assert torch.equal(other(images), features), (
             f"{what}: with the same state dict it gives other features: keep its state in buffers"
         )
-
-
-def _save(
-    network: Backbone, config: BackboneConfig, precision: Precision, size: int, file: Path
-) -> None:
-    meta: dict[str, Any] = {
-        "backbone": asdict(config),
-        "precision": precision.value,
-        "stage": 1,
-        "steps": 0,
-        "views": asdict(ViewConfig(size=size)),
-        "recipe": {"name": "contract"},
-    }
-    save_checkpoint(file, {f"backbone.{k}": v for k, v in network.state_dict().items()}, meta)
 
 
 def check_protocol(name: str, config: Any = None, *, images: int = 120) -> list[Result]:

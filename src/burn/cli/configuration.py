@@ -47,29 +47,15 @@ _Loader.add_implicit_resolver(
 
 @dataclass(frozen=True)
 class Entry:
-    """One option of a configuration.
+    """One option of a configuration."""
 
-    Attributes:
-        name: Name of the option with _ for -, nested names joined by dots: `burn.lam_start`.
-        text: The value as it would be typed.
-        kind: YAML's name of its type: bool, null, str, int, float or seq.
-    """
-
-    name: str
-    text: str
-    kind: str
+    name: str  # with _ for -, nested names joined by dots: burn.lam_start
+    text: str  # the value as it would be typed
+    kind: str  # YAML's name of its type: bool, null, str, int, float or seq
 
 
 def read_configuration(path: Path) -> list[Entry]:
-    """Read the options of a YAML file.
-
-    Returns:
-        The options, in the order of the file.
-
-    Raises:
-        UserError: The file cannot be read, is not YAML, contains no options or one twice, or uses a
-            feature of YAML that a configuration does not need.
-    """
+    """Read the options of a YAML file, in its order; UserError if it holds anything else."""
     origin = f"--config {path}"
     try:
         text = read_text(path, _LIMIT).removeprefix("\ufeff")
@@ -93,11 +79,7 @@ def read_configuration(path: Path) -> list[Entry]:
 
 
 def load_value(text: str) -> Any:
-    """Parse an option's value, which is a scalar or a list in YAML's syntax.
-
-    Raises:
-        yaml.YAMLError: The text is neither, or uses a feature of YAML that no value needs.
-    """
+    """Parse a scalar or a list in YAML's syntax; yaml.YAMLError for any other text."""
     _check_bounds(text)
     try:
         return yaml.load(text, Loader=_Loader)
@@ -115,32 +97,24 @@ def _check_bounds(text: str) -> None:
     """Raise yaml.YAMLError for text that must not be composed; it is parsed event by event."""
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(
-                problem="aliases (*name) are not read here: write the value out",
-                problem_mark=event.start_mark,
-            )
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
         nodes += isinstance(event, yaml.NodeEvent)
-        if getattr(event, "tag", None):
-            raise yaml.MarkedYAMLError(
-                problem="tags (!name) are not read here: write the value alone",
-                problem_mark=event.start_mark,
-            )
-        if depth > _MOST_DEPTH or nodes > _MOST_NODES:
-            raise yaml.MarkedYAMLError(
-                problem="it nests too deeply" if depth > _MOST_DEPTH else "it has too many values",
-                problem_mark=event.start_mark,
-            )
-        if isinstance(event, yaml.ScalarEvent) and event.style is None:
+        problem = None
+        if isinstance(event, yaml.AliasEvent):
+            problem = "aliases (*name) are not read here: write the value out"
+        elif getattr(event, "tag", None):
+            problem = "tags (!name) are not read here: write the value alone"
+        elif depth > _MOST_DEPTH:
+            problem = "it nests too deeply"
+        elif nodes > _MOST_NODES:
+            problem = "it has too many values"
+        elif isinstance(event, yaml.ScalarEvent) and event.style is None:
             digits = sum(character.isdigit() for character in event.value)
             if digits > _MOST_DIGITS and not event.value.strip("+-.eE_0123456789"):
-                raise yaml.MarkedYAMLError(
-                    problem=f"a number of {digits} digits", problem_mark=event.start_mark
-                )
+                problem = f"a number of {digits} digits"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def _entries(node: yaml.MappingNode, prefix: str, origin: str) -> Iterator[Entry]:
@@ -156,7 +130,6 @@ def _entries(node: yaml.MappingNode, prefix: str, origin: str) -> Iterator[Entry
 
 
 def _typed(node: yaml.Node, nested: bool = False) -> str:
-    """Return the value as it would be typed."""
     if isinstance(node, yaml.MappingNode):
         raise yaml.MarkedYAMLError(problem="names in a list", problem_mark=node.start_mark)
     if node.tag not in _KINDS:

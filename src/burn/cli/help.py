@@ -10,26 +10,18 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 # What stands for the value of an option that is text, by the option's name: no type tells it.
 _TEXTS = {
-    "cluster": "HOST:PORT",
-    "epilogue": "TYPE",
-    "flash": "BYTES",
-    "groups": "NAME,...",
-    "import": "PLUGIN",
-    "max_bad": "SHARE",
-    "methods": "NAME,...",
-    "more": "NAME,...",
-    "on_nonfinite": "ACTION",
-    "ram": "BYTES",
-    "seeds": "N,...",
-    "share": "K/N",
-    **dict.fromkeys(
-        ("compared", "config", "data", "head", "out", "results", "teacher_cache", "work"), "PATH"
-    ),
-    **dict.fromkeys(("test", "train", "transfer_test", "transfer_train", "with_model"), "PATH"),
+    "cluster": "HOST:PORT", "epilogue": "TYPE", "import": "PLUGIN", "init": "NETWORK",
+    "max_bad": "SHARE", "on_nonfinite": "ACTION", "seeds": "N,...", "share": "K/N",
+    **dict.fromkeys(("flash", "ram"), "BYTES"),
+    **dict.fromkeys(("groups", "methods", "more"), "NAME,..."),
     **dict.fromkeys(("labelled_teacher", "teacher"), "TEACHER"),
-    "init": "NETWORK",
     **dict.fromkeys(("float_recipe", "format", "method", "name", "recipe"), "NAME"),
-}
+    **dict.fromkeys(
+        ("compared", "config", "data", "head", "out", "results", "teacher_cache", "test", "train",
+         "transfer_test", "transfer_train", "with_model", "work"),
+        "PATH",
+    ),
+}  # fmt: skip
 _UNITS = {"save_every": "MINUTES"}  # numbers with a unit
 _LAST = ("import", "help")  # options of every command, which say nothing about it
 
@@ -53,14 +45,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def metavar(action: argparse.Action) -> str | None:
-    """Return what stands for an option's value in help, such as PATH or N.
-
-    Args:
-        action: The option or positional argument.
-
-    Returns:
-        The words. None for an argument whose own name stands for it.
-    """
+    """Return what stands for an option's value in help, such as PATH; None for an argument."""
     if not action.option_strings:
         return None
     if isinstance(action.metavar, str) and action.metavar.startswith("{"):
@@ -73,7 +58,6 @@ def metavar(action: argparse.Action) -> str | None:
 
 
 def _value(name: str, kind: Any) -> str:
-    """Return what stands for a value of this type of the option of this name."""
     parts = get_args(kind)
     if get_origin(kind) is Literal:
         return "|".join(map(str, parts))
@@ -93,16 +77,10 @@ def type_of(action: argparse.Action) -> Any:
 def arranged(
     actions: Sequence[argparse.Action], groups: Mapping[str, Sequence[str]], rest: str
 ) -> list[tuple[str, list[argparse.Action]]]:
-    """Sort options into groups for help.
+    """Return the title and the options of each group that has any.
 
-    Args:
-        actions: The options, in the order in which the command added them.
-        groups: The names of options, with _ for -, by the title of their group; a name that is no
-            option of these is left out.
-        rest: Title of the options that no group names, among which --import and --help are last.
-
-    Returns:
-        The title and the options of each group that has any.
+    The groups are of names with _ for -, of which those that are no option here are left out. The
+    options that no group names come last, titled `rest`, with --import and --help at their end.
     """
     by_name = {action.dest: action for action in actions}
     named = {name for names in groups.values() for name in names}
@@ -116,7 +94,6 @@ def arranged(
 
 
 def _typed(value: Any) -> str:
-    """Return a default as one would type it."""
     if isinstance(value, (tuple, list)):
         return ",".join(map(_typed, value))
     if isinstance(value, bool):

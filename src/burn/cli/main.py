@@ -69,36 +69,19 @@ and recipes.
 _OF_THE_ENGINE = (
     "run", "bench", "index", "search", "duplicates", "cluster", "learn", "teach", "browse",
 )  # fmt: skip
-_COMMANDS = {  # the module of each command, imported only when the command runs
-    "demo": "burn.cli.commands.demo",
-    "train": "burn.cli.commands.train",
-    "pretrain": "burn.cli.commands.pretrain",
-    "finetune": "burn.cli.commands.finetune",
-    "evaluate": "burn.cli.commands.evaluate",
-    "compare": "burn.cli.commands.compare",
-    "ablate": "burn.cli.commands.ablate",
-    "analyze": "reproduction.command",
-    "import": "burn.cli.commands.import_",
-    "export": "burn.cli.commands.export",
-    "pack": "burn.cli.commands.pack",
-    "info": "burn.cli.commands.info",
-    "embed": "burn.cli.commands.embed",
-    "report": "burn.cli.commands.report",
-}
+_COMMANDS = (
+    "demo", "train", "pretrain", "finetune", "evaluate", "compare", "ablate", "analyze", "import",
+    "export", "pack", "info", "embed", "report",
+)  # fmt: skip
+_MODULES = {"analyze": "reproduction.command", "import": "burn.cli.commands.import_"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line.
+    """Run a command line, by default this process's, and return the exit status.
 
     A failure to print never stops the work. If the reader of standard output has left, as `head`
     does, nothing changes; any other failure to write there gives status 2 at the end, because
     numbers were lost.
-
-    Args:
-        arguments: The words after `burn`. None takes those of this process.
-
-    Returns:
-        The exit status.
     """
     with safe_streams() as out:
         status = _answer(arguments)
@@ -195,7 +178,9 @@ def _run(arguments: list[str], console: Console) -> int:
     load_installed(lambda line: console.print(line, style="yellow"))
     rest = _import_plugins(rest)
     try:
-        next_command = importlib.import_module(_COMMANDS[command]).run(rest, console)
+        # Only this command's module is imported.
+        module = importlib.import_module(_MODULES.get(command, f"burn.cli.commands.{command}"))
+        next_command = module.run(rest, console)
         if next_command:
             print(f"next: {next_command}")
     except SystemExit as leaving:  # argparse, after --help or --print-config
@@ -206,16 +191,12 @@ def _run(arguments: list[str], console: Console) -> int:
 
 
 def _find_reproduction() -> bool:
-    """Return whether the paper's reproduction can be imported.
-
-    A burn that is installed from a checkout finds it there, beside `src/`, from any working
-    directory: the checkout is then appended to `sys.path`.
-    """
+    """Return whether the paper's reproduction can be imported, as in a checkout, beside `src/`."""
     checkout = Path(__file__).parents[3]
     if (checkout / "reproduction/command.py").is_file() and str(checkout) not in sys.path:
         sys.path.append(str(checkout))
     try:
-        return importlib.util.find_spec(_COMMANDS["analyze"]) is not None
+        return importlib.util.find_spec(_MODULES["analyze"]) is not None
     except ModuleNotFoundError:
         return False
 

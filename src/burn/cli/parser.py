@@ -26,25 +26,15 @@ _MOST = 2**62  # bound of any integer option, before the option's own range is c
 
 
 class Parser(jsonargparse.ArgumentParser):
-    """jsonargparse's parser, with options written with - or _, and with errors as UserErrors.
-
-    Args:
-        command: The command's name, in lower case, and in usage its positional arguments, in upper
-            case.
-        description: Text at the top of the help.
-        examples: Command lines shown below the description.
-        groups: Names of options, with _ for -, by the title under which help shows them. It shows
-            these groups first and in this order, and then the other options.
-        notes: Text at the end of the help.
-    """
+    """jsonargparse's parser, with options written with - or _, and with errors as UserErrors."""
 
     def __init__(
         self,
-        command: str,
+        command: str,  # its name, in lower case, and its positional arguments, in upper case
         description: str,
         examples: str,
-        groups: Mapping[str, Sequence[str]] | None = None,
-        notes: str = "",
+        groups: Mapping[str, Sequence[str]] | None = None,  # options, with _ for -, by title
+        notes: str = "",  # at the end of the help
     ) -> None:
         name = " ".join(word for word in command.split() if not word[0].isupper())
         super().__init__(
@@ -73,15 +63,7 @@ class Parser(jsonargparse.ArgumentParser):
         )
 
     def add_options(self, config: type, *names: str, skip: Sequence[str] = ()) -> None:
-        """Add an option for fields of a dataclass, with its types, defaults and `Attributes:`.
-
-        A field that is False by default becomes a switch.
-
-        Args:
-            config: The dataclass.
-            names: Names of the fields; all if none is given.
-            skip: Names of fields that do not become options.
-        """
+        """Add options for these fields of a dataclass, or for all, as it describes them."""
         hints = get_type_hints(config)
         about = {p.arg_name: p.description for p in docstring_parser.parse(config.__doc__).params}
         for field in dataclasses.fields(config):
@@ -89,31 +71,23 @@ class Parser(jsonargparse.ArgumentParser):
                 continue
             option, text = f"--{field.name}", " ".join((about[field.name] or "").split())
             if field.default is False:
-                self.add_argument(option, action="store_true", help=text.removesuffix("."))
+                self.add_switch(field.name, text.removesuffix("."))
             else:
                 kind = hints[field.name]
                 self.add_argument(option, type=kind, default=field.default, help=text)
 
     def add_optional(self, name: str, kind: type, text: str) -> None:
-        """Add an option with a value of this type, which is None unless it is given.
-
-        Args:
-            name: Name of the option, with _ for -.
-            kind: Type of its value.
-            text: What help says about it.
-        """
+        """Add an option with a value of this type, which is None unless it is given."""
         self.add_argument(f"--{name}", type=kind | None, default=None, help=text)
+
+    def add_switch(self, name: str, text: str) -> None:
+        self.add_argument(f"--{name}", action="store_true", help=text)
 
     def add_fields(self, config: type, methods: Mapping[str, type]) -> None:
         """Add an option for every field of a dataclass; only --help-fields shows nested fields.
 
-        Args:
-            config: The dataclass. In the place of its field `settings` are those of a method.
-            methods: Settings of the methods by name; each becomes a group of options of that name,
-                of which `choose_method` leaves one.
-
-        Raises:
-            UserError: A method has the name of another option.
+        In the place of its field `settings` are those of each method, as a group of options of its
+        name, of which `choose_method` leaves one. UserError if a method is named as an option.
         """
         self.epilog = f"{self.prog} --help-fields shows more options.\n\n{self.epilog}"
         names = (field.name for field in dataclasses.fields(config) if field.name != "settings")
@@ -126,22 +100,11 @@ class Parser(jsonargparse.ArgumentParser):
             self.add_class_arguments(settings, nested_key=name)
 
     def choose_method(self, name: str) -> None:
-        """Leave out the settings of other methods.
-
-        From here on they are an error on the command line. In configurations, into which earlier
-        versions of burn wrote them, they are skipped.
-
-        Args:
-            name: Name of the method.
-        """
+        """Refuse the settings of other methods; skip them in files, where burn once wrote them."""
         self._method, self._left_out = name, self._parts - {name}
 
     def set_field_defaults(self, values: Mapping[str, Any]) -> None:
-        """Set the defaults of the fields.
-
-        Args:
-            values: Defaults, nested as in the dataclass.
-        """
+        """Set the defaults of the fields, which are nested as in the dataclass."""
         self.set_defaults(_flatten(values))
 
     def fields_of(self, options: jsonargparse.Namespace) -> dict[str, Any]:
@@ -152,20 +115,10 @@ class Parser(jsonargparse.ArgumentParser):
     def add_configuration(self) -> None:
         """Add --config, a YAML file with options, and --print-config, which prints one."""
         self.add_argument("--config", type=str, help="YAML file with any of these options")
-        self.add_argument(
-            "--print_config", action="store_true", help="print the options as such a file, and exit"
-        )
+        self.add_switch("print_config", "print the options as such a file, and exit")
 
     def peek(self, expanded: Sequence[str], name: str) -> str | None:
-        """Return the value of an option before parsing, or None if it is not given.
-
-        Args:
-            expanded: Arguments as `expand` returns them.
-            name: Name of the option, with _ for -.
-
-        Raises:
-            UserError: The option is given twice with different values.
-        """
+        """Return the value of an option in what `expand` returned; UserError for two values."""
         start = f"--{name}="
         values = [word.removeprefix(start) for word in expanded if word.startswith(start)]
         if len(set(values)) > 1:
@@ -173,21 +126,11 @@ class Parser(jsonargparse.ArgumentParser):
         return values[0] if values else None
 
     def given(self, expanded: Sequence[str], name: str) -> bool:
-        """Tell before parsing whether an option is given; of several values the last one counts.
-
-        Args:
-            expanded: Arguments as `expand` returns them.
-            name: Name of the option, with _ for -.
-        """
+        """Return whether an option is in what `expand` returned, perhaps with several values."""
         return any(word.startswith(f"--{name}=") for word in expanded)
 
     def expand(self, arguments: Sequence[str]) -> list[str]:
-        """Write option names with _, and replace each --config by the options in its file.
-
-        Raises:
-            UserError: An option is unknown, a file cannot be read, or a file sets something that
-                does not belong in a configuration: a switch, or a boolean option to another value.
-        """
+        """Write option names with _, and replace each --config by the options in its file."""
         plain = [_underscored(argument) for argument in arguments]
         for argument in plain:
             name = argument.partition("=")[0]
@@ -229,7 +172,6 @@ class Parser(jsonargparse.ArgumentParser):
         return expanded
 
     def _configured(self, path: str) -> list[str]:
-        """Return the arguments that a configuration stands for."""
         given: list[str] = []
         switches: list[str] = []
         for entry in read_configuration(Path(path)):
@@ -264,18 +206,7 @@ class Parser(jsonargparse.ArgumentParser):
         arguments: Sequence[str],
         check: Callable[[jsonargparse.Namespace], object] = lambda options: None,
     ) -> jsonargparse.Namespace:
-        """Parse the arguments.
-
-        Args:
-            arguments: The words after the command.
-            check: Called with the options before --print-config prints them; it raises UserError
-                for options that cannot be used.
-
-        Raises:
-            UserError: An option is unknown, in which case the message names the nearest one, or a
-                value does not fit.
-            SystemExit: After --help, --help-fields or --print-config.
-        """
+        """Parse the words after the command; `check` is called before --print-config prints."""
         plain = self.expand(arguments)
         if "--help_fields" in plain:
             fields = [
@@ -299,17 +230,13 @@ class Parser(jsonargparse.ArgumentParser):
         return options
 
     def _without_switches(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave out what does not belong in a configuration, such as switches."""
         switches = (action.dest for action in self._actions if action.nargs == 0)
         left_out = {"config", "import", *switches, *self._left_out}
         return {name: value for name, value in values.items() if name not in left_out}
 
     def _find(self, name: str, problem: str) -> Any:
-        """Return the action of an option, or raise UserError with `problem` and the nearest option.
-
-        A group of options, such as `--burn` for `--burn.lam`, does not count as an option:
-        jsonargparse would open its value as a file.
-        """
+        """Return the action of an option, or raise UserError with `problem` and the nearest one."""
+        # A group, such as --burn for --burn.lam, is none: jsonargparse would read a file for it.
         groups = {a for a in self._actions if type(a).__name__ == "_ActionConfigLoad"}
         actions = {
             option: action
@@ -389,13 +316,6 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _is_list(kind: Any) -> bool:
-    """Return whether a type is a tuple or a list, or one of these or None."""
-    return get_origin(kind) in (tuple, list) or any(
-        get_origin(part) in (tuple, list) for part in get_args(kind)
-    )
-
-
 def _bracketed(text: str) -> str:
     """Return the text of a list with its brackets, which may be left out; null stays as it is."""
     try:
@@ -406,15 +326,14 @@ def _bracketed(text: str) -> str:
 
 
 def _as_yaml(kind: Any, text: str) -> str:
-    """Return a value in YAML's syntax: a list may lack its brackets, and None may be called none.
-
-    The word stays as it is for an option whose values are words, where it may be one of them.
-    """
+    """Return a value in YAML's syntax: a list may lack its brackets, and None be called none."""
     parts = get_args(kind)
+    # Where the values of an option are words, "none" may be one of them.
     words = any(part is str or get_origin(part) is Literal for part in parts)
     if text.lower() == "none" and NoneType in parts and not words:
         return "null"
-    return _bracketed(text) if _is_list(kind) else text
+    is_list = any(get_origin(part) in (tuple, list) for part in (kind, *parts))
+    return _bracketed(text) if is_list else text
 
 
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")

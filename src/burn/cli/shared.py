@@ -11,20 +11,18 @@ from typing import Any, TypeVar, cast
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.core.errors import UserError, one_line
+from burn.core.errors import UserError, one_line, typed
+from burn.core.plugins import imports
 
 T = TypeVar("T")
-
-
 USUAL = ("data", "test", "budget", "teacher", "out", "seeds")  # options that a campaign begins with
+CHECKPOINT = (
+    "run folder or checkpoint of burn's, pretrained network (photos), lite0 or ARCHITECTURE:FILE"
+)
 
 
 def settings_of(options: Any, kind: type[T]) -> T:
-    """Build the dataclass `kind` from the options that are its fields; others keep their defaults.
-
-    Raises:
-        UserError: A value does not fit its field.
-    """
+    """Build the dataclass `kind` from the options that are its fields."""
     from burn.core.settings import from_plain
 
     given = options.as_dict()
@@ -33,18 +31,9 @@ def settings_of(options: Any, kind: type[T]) -> T:
 
 
 def read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[Any, T, Any]:
-    """Add the common options of compare and ablate, and parse the arguments.
+    """Parse the arguments of compare or ablate, after adding the options that both have.
 
-    Args:
-        parser: Parser with the command's own options.
-        arguments: The words after the command.
-        kind: Settings of the command, `Comparison` or `Ablation`.
-
-    Returns:
-        All options, the settings of type `kind`, and the `Execution`.
-
-    Raises:
-        UserError: An option is unknown, or a value cannot be used.
+    Return all options, the command's settings of type `kind`, and the `Execution`.
     """
     from burn.campaigns.settings import Execution, FurtherProtocols, seeds_in
     from burn.core.paths import expand
@@ -54,7 +43,7 @@ def read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[
     parser.add_argument("--out", type=str, default=None, help="folder of the runs and the table")
     parser.add_options(Execution, "processes", "cluster", "cores")
     parser.add_options(Machine, "device", "workers", "teacher_cache", "compile")
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    parser.add_switch("json", "print JSON lines instead of a table")
     parser.add_class_arguments(kind, as_group=False)
     parser.add_class_arguments(FurtherProtocols, as_group=False, skip={"semi"})
     options = parser.read(arguments)
@@ -89,6 +78,12 @@ def printing(as_json: bool) -> Callable[[Sequence[Any], Sequence[str]], None]:
         print_results(results, as_json, results_table)
 
     return show
+
+
+def same_command(name: str, arguments: Sequence[str], *without: str) -> str:
+    """Return a command with the arguments and plugins that it was given, without these words."""
+    plugins = [f"--import={plugin}" for plugin in imports()]
+    return typed(["burn", name, *plugins, *(word for word in arguments if word not in without)])
 
 
 def machine_of(options: Any) -> Any:

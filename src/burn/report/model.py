@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from burn.report.load.origins import common_names, is_foreign, stage_in
 from burn.report.load.values import number, short_path, words
 from burn.report.render.tables import number_name
 
-Kind = Literal["random", "float", "half", "binary"]
+Kind = Literal["random", "float", "half", "binary"]  # half: after stage 1 of two
 PROTOCOLS = ("knn", "linear", "finetune", "semi", "transfer", "svm", "detection")
 KINDS: dict[Kind, str] = {
     "random": "random weights",
@@ -38,32 +38,21 @@ FEW_STEPS = 100
 
 @dataclass(frozen=True)
 class Number:
-    """One number of a network, over its seeds.
-
-    Attributes:
-        protocol: Protocol of the evaluation.
-        metric: Name of the metric.
-        label: Name for people, with the settings in which it differs from similar numbers.
-        train: Images that the protocol learned from.
-        test: Images that it was tested on.
-        results: The result of each seed.
-    """
+    """One number of a network, over its seeds."""
 
     protocol: str
     metric: str
-    label: str
+    label: str  # for people, with the settings in which it differs from similar numbers
     train: str
     test: str
-    results: tuple[Result, ...]
+    results: tuple[Result, ...]  # of each seed
 
     @property
     def values(self) -> list[float]:
-        """The value of each seed."""
         return [r.value for r in self.results]
 
     @property
     def mean(self) -> float:
-        """The mean over seeds."""
         return OverSeeds.of(self.values).mean
 
     @property
@@ -99,42 +88,24 @@ class Number:
 
 @dataclass(frozen=True)
 class Network:
-    """A network that was evaluated.
+    """A network that was evaluated."""
 
-    Attributes:
-        name: Name for people.
-        kind: random weights; float, as teachers are; half, after stage 1 of two; binary.
-        method: Name of its method, or "".
-        checkpoint: Its checkpoint in the results.
-        group: Folder of the comparison or ablation that it belongs to, or None.
-        runs: Its pretraining runs, as far as they were given.
-        numbers: All its numbers.
-    """
-
-    name: str
+    name: str  # for people
     kind: Kind
-    method: str
-    checkpoint: str
-    group: Path | None
-    runs: Sequence[Run]
-    numbers: tuple[Number, ...]
+    method: str  # or ""
+    checkpoint: str  # in the results
+    group: Path | None  # folder of the comparison or ablation that it belongs to
+    runs: Sequence[Run]  # its pretraining, as far as it was given
+    numbers: tuple[Number, ...]  # at least one
 
     @property
     def run(self) -> Run | None:
-        """The first of its runs, or None."""
         return next(iter(self.runs), None)
 
     def find(
         self, protocol: str, metric: str, on: tuple[str, str] | None = None, label: str = ""
     ) -> Number | None:
-        """Return the newest number that fits, or None.
-
-        Args:
-            protocol: Protocol of the number.
-            metric: Metric of the number.
-            on: Training and test images, or None for any.
-            label: Label of the number, or "" for any.
-        """
+        """Return the newest number that fits; `on` are training and test images, None for any."""
         fitting = (
             n
             for n in reversed(self.numbers)
@@ -157,15 +128,9 @@ def kind_beside(network: Network) -> str:
 
 @dataclass(frozen=True)
 class Training:
-    """How long the stage that produced a network was trained.
+    """How long the stage that produced a network was trained."""
 
-    Attributes:
-        stage: Number of the stage, or None if there is only one.
-        steps: Optimizer steps.
-        images_seen: Images seen, or None if that is unknown.
-    """
-
-    stage: int | None
+    stage: int | None  # None if there is only one
     steps: int
     images_seen: int | None
 
@@ -199,10 +164,7 @@ def _whole(value: float | None) -> int | None:
 
 
 def colour_of(network: Network) -> str:
-    """Return the role of a network's colour.
-
-    BURN, other methods without labels, methods with labels, and references have one each.
-    """
+    """Return a colour for references, methods with labels, BURN, and others without labels."""
     if network.kind in ("random", "float"):
         return "grey"
     if network.method.startswith("supervised"):
@@ -212,26 +174,14 @@ def colour_of(network: Network) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to the question whether training worked.
-
-    Attributes:
-        word: unknown if there is no floor or if the training was too short to tell.
-        network: The network that the answer is about.
-        number: Its number that decides.
-        floor: The same number with random weights, on the same images with the same settings.
-        teacher: The same number of a float network, on the same images with the same settings.
-        largest_class: Accuracy of always predicting the most frequent class, if that is a floor
-            too.
-        short: The training, if it was too short.
-    """
+    """The answer to the question whether training worked, by numbers that were measured alike."""
 
     word: Literal["yes", "barely", "no", "unknown"] = "unknown"
     network: Network | None = None
-    number: Number | None = None
-    floor: Number | None = None
-    teacher: Number | None = None
-    largest_class: float | None = None
-    short: Training | None = None
+    number: Number | None = None  # the one that decides
+    floor: Number | None = None  # the same with random weights
+    teacher: Number | None = None  # the same of a float network
+    short: Training | None = None  # the training, if it was too short
 
 
 def networks(gathered: Gathered) -> list[Network]:
@@ -280,16 +230,10 @@ def networks(gathered: Gathered) -> list[Network]:
                 first.result.checkpoint,
                 first.group,
                 runs,
-                tuple(_number(*key, rs.values()) for key, rs in columns.items()),
+                tuple(Number(*key, tuple(rs.values())) for key, rs in columns.items()),
             )
         )
     return evaluated_networks
-
-
-def _number(
-    protocol: str, metric: str, label: str, train: str, test: str, results: Iterable[Result]
-) -> Number:
-    return Number(protocol, metric, label, train, test, tuple(results))
 
 
 _STATED: dict[str, Kind] = {
@@ -301,13 +245,7 @@ _STATED: dict[str, Kind] = {
 
 
 def _kind(result: Result, run: Run | None, alike: Kind | None) -> Kind:
-    """Return the kind of a network.
-
-    Args:
-        result: A result of the network.
-        run: Its run, or None.
-        alike: Precision of the same checkpoint's network with random weights, if that is known.
-    """
+    """Return a network's kind; `alike` is that of its checkpoint's network of random weights."""
     if result.model.lower().startswith("random"):
         return "random"
     if stated := _STATED.get(words(result.training, "precision")):
@@ -356,14 +294,12 @@ def _key(result: Result) -> str:
 
 
 def _scalars(result: Result) -> dict[str, Any]:
-    """Return the settings with a single value, except the number format, which matters little.
-
-    It changes a number by less than another seed does.
-    """
+    """Return the settings with a single value, except one."""
     return {
         name: value
         for name, value in settings_of(result).items()
-        if isinstance(value, (str, int, float, bool)) and name != "compute"
+        if isinstance(value, (str, int, float, bool))
+        and name != "compute"  # which changes a number by less than another seed does
     }
 
 
@@ -374,12 +310,7 @@ def _plain(value: Any) -> str:
 
 
 def verdict(all_networks: Sequence[Network], candidates: Sequence[Network] = ()) -> Verdict:
-    """Answer whether training worked, by the first of the protocols that can tell.
-
-    Args:
-        all_networks: All networks.
-        candidates: Networks that the answer may be about; empty for all.
-    """
+    """Answer whether training worked, of a candidate if any, by the first protocol able to tell."""
     students = [n for n in candidates or all_networks if n.kind in ("binary", "half")]
     pool = students or [n for n in candidates or all_networks if n.kind == "float"]
     for protocol, metric in _MEASURES:
@@ -407,12 +338,8 @@ _MEASURES = (
 
 
 def _rank(network: Network, number: Number) -> tuple[Any, ...]:
-    """Rank networks for the answer.
-
-    Runs that were given directly come first, then BURN, then fully binary networks, then the best.
-    """
     return (
-        any(run.chosen for run in network.runs) or network.group is None,
+        any(run.chosen for run in network.runs) or network.group is None,  # given directly
         network.method == "burn",
         network.kind == "binary",
         not network.method.startswith("supervised"),
@@ -435,11 +362,13 @@ def _verdict(network: Network, number: Number, all_networks: Sequence[Network]) 
         and training.steps < FEW_STEPS
     ):
         word, short = "unknown", training
-    return Verdict(word, network, number, floor, teacher, number.largest_class, short)
+    return Verdict(word, network, number, floor, teacher, short)
 
 
 def random_of(network: Network, number: Number, all_networks: Sequence[Network]) -> Number | None:
     """Return the same number of the same network with random weights, at the same precision."""
+    if network.kind == "random":
+        return None
     able = [
         n
         for n in all_networks

@@ -28,12 +28,7 @@ from burn.report.sections.campaigns import (
     small_multiples,
 )
 from burn.report.sections.confusion import confusion_part
-from burn.report.sections.evaluation_pictures import (
-    Detail,
-    detected_part,
-    neighbours_part,
-    picture_part,
-)
+from burn.report.sections.evaluation_pictures import Detail, neighbours_part, picture_part
 from burn.report.sections.ladder import ladder
 from burn.report.sections.packed import pack_table
 from burn.report.sections.results_tables import result_tables
@@ -42,22 +37,12 @@ from burn.report.sections.training_curves import curve_charts
 from burn.report.sections.try_it import TryIt
 
 MOST_BYTES = 5_000_000
-
-
 # From most to least; the first with which the page is small enough is taken.
 _DETAILS = (Detail(8, 6, 12, 1400, 85), Detail(4, 3, 8, 1000, 75), Detail(1, 1, 4, 640, 60))
 
 
 def build_page(gathered: Gathered, panel: TryIt | None = None) -> str:
-    """Return the page; the same values give the same text.
-
-    Args:
-        gathered: The contents of the folders.
-        panel: The model that the page runs, if any.
-
-    Raises:
-        UserError: The page would be larger than 5 MB without the model.
-    """
+    """Return the page, the same text for the same values; UserError for one of more than 5 MB."""
     size, extra = 0, panel.num_bytes if panel else 0
     for detail in _DETAILS:
         page = _render(gathered, detail, panel)
@@ -99,7 +84,7 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
         candidates += [default] if default else []
     answer = verdict(all_networks, candidates)
     chosen = [run for run in gathered.runs if run.chosen]
-    notes = [*gathered.notes]
+    notes = list(gathered.notes)
     charts = [
         (run.name, made)
         for place, run in enumerate(chosen[: detail.curves])
@@ -147,7 +132,13 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
         "results": result_tables([n for n in all_networks if n.group is None]),
         "confusions": [confusion_part(c, f"c{i}") for i, c in enumerate(gathered.confusions)],
         "neighbours": [neighbours_part(n, detail) for n in neighbours[: detail.networks]],
-        "detected": [detected_part(d, detail) for d in gathered.detected],
+        "detected": [
+            {
+                "title": short_path(str(folder)),
+                **picture_part(picture, folder / "detections.png", detail),
+            }
+            for folder, picture in gathered.detections
+        ],
         "packed": pack_table(gathered),
         "analyses": analyses,
         "notes": notes,

@@ -18,16 +18,7 @@ def write_report(
     model: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Write the page about the contents of `folders`.
-
-    Args:
-        folders: Folders of runs, results and campaigns.
-        out: File of the page.
-        model: Packed file that the page runs on photographs which its reader gives it.
-        tell: Is told how far the work is.
-
-    Returns:
-        Size of the page in bytes.
+    """Write the page, which runs `model` on its reader's photographs; return its size in bytes.
 
     Raises:
         UserError: A folder contains nothing known or a damaged file, `out` cannot be written, the

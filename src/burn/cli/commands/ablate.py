@@ -9,7 +9,6 @@ from burn.cli.shared import USUAL, print_results, read_campaign
 
 
 def run(arguments: list[str], console: Console) -> None:
-    """Run `burn ablate` with the arguments after its name."""
     from burn.campaigns.ablate import Ablation, ablate, groups_named
     from burn.paper.ablations import GROUPS
     from burn.report.render.ablations import ablation_table

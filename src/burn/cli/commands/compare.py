@@ -9,7 +9,6 @@ from burn.cli.shared import USUAL, print_results, read_campaign
 
 
 def run(arguments: list[str], console: Console) -> None:
-    """Run `burn compare` with the arguments after its name."""
     from burn.campaigns.compare import Comparison, compare, compared, compared_in
     from burn.campaigns.settings import words_in
     from burn.report.render.tables import comparison_table

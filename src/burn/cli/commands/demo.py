@@ -9,7 +9,6 @@ from burn.cli.shared import machine_of, print_results
 
 
 def run(arguments: list[str], console: Console) -> None:
-    """Run `burn demo` with the arguments after its name."""
     from burn.training.plan import Machine
 
     parser = Parser(
@@ -21,10 +20,8 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument("--out", type=str, default="runs/demo", help="folder for runs and results")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_options(Machine, "device")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="start again (default: keep finished parts)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the results as JSON lines")
+    parser.add_switch("overwrite", "start again (default: keep finished parts)")
+    parser.add_switch("json", "print the results as JSON lines")
     options = parser.read(arguments)
     from burn.core.paths import expand
     from burn.runtime.bounds import require_within

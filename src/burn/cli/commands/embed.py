@@ -12,7 +12,6 @@ from burn.cli.shared import settings_of
 
 
 def run(arguments: list[str], console: Console) -> None:
-    """Run `burn embed` with the arguments after its name."""
     from burn.embedding.settings import EmbedConfig
 
     parser = Parser(
@@ -33,11 +32,10 @@ def run(arguments: list[str], console: Console) -> None:
         "model",
         type=str,
         help="run folder or checkpoint of burn's, pretrained network (photos), lite0, "
-        "ARCHITECTURE:FILE, or a packed "
-        "file (.bnn), which needs no PyTorch",
+        "ARCHITECTURE:FILE, or a packed file (.bnn), which needs no PyTorch",
     )
     parser.add_options(EmbedConfig, skip=["model"])
-    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    parser.add_switch("json", "print JSON instead of lines")
     options = parser.read(arguments)
     config = settings_of(options, EmbedConfig)
     config.check()

@@ -7,7 +7,7 @@ from dataclasses import fields
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import printing, settings_of
+from burn.cli.shared import CHECKPOINT, printing, settings_of
 from burn.core.errors import UserError
 
 _EVALUATE = "Evaluate a backbone by a protocol of the paper (appendix A)"
@@ -32,7 +32,6 @@ _USUAL = ("train", "test", "out", "random_init", "device", "compute")
 
 
 def run(arguments: list[str], console: Console) -> None:
-    """Run `burn evaluate` with the arguments after its name."""
     from burn.evaluation.configs import Request
     from burn.evaluation.entries import PROTOCOLS
 
@@ -51,14 +50,9 @@ def run(arguments: list[str], console: Console) -> None:
         f"evaluate {named} CHECKPOINT", *_texts(protocol, has_settings=bool(kind)), groups
     )
     parser.add_argument("protocol", type=str, help=", ".join(PROTOCOLS))
-    parser.add_argument(
-        "checkpoint",
-        type=str,
-        help="run folder or checkpoint of burn's, pretrained network (photos), lite0 or "
-        "ARCHITECTURE:FILE",
-    )
+    parser.add_argument("checkpoint", type=str, help=CHECKPOINT)
     parser.add_options(Request, skip=["checkpoint"])
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    parser.add_switch("json", "print JSON lines instead of a table")
     if kind:
         parser.add_class_arguments(kind, as_group=False)
     options = parser.read(arguments or ["--help"])
@@ -71,8 +65,7 @@ def run(arguments: list[str], console: Console) -> None:
     )
 
 
-def _texts(protocol: str, has_settings: bool) -> tuple[str, str]:
-    """Return the description and the examples in the help of a protocol, or of all of them."""
+def _texts(protocol: str, has_settings: bool) -> tuple[str, str]:  # description and examples
     if not has_settings:
         width = max(map(len, _PROTOCOLS))
         rows = "\n".join(f"  {name:<{width}}  {about}" for name, about in _PROTOCOLS.items())

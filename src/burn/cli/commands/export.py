@@ -13,11 +13,9 @@ from burn.cli.parser import Parser
 from burn.core.errors import UserError
 
 _FORMATS = "onnx, c or reactnet"
-_C_ONLY = ("name", "epilogue", "flash", "ram", "classes_on_device")
 
 
 def run(arguments: list[str], console: Console) -> str | None:
-    """Run `burn export` with the arguments after its name; return the command to type next."""
     parser = Parser(
         "export CHECKPOINT OUT",
         "Convert a checkpoint of burn's, or a packed file, to another format.\n\n"
@@ -85,7 +83,7 @@ def run(arguments: list[str], console: Console) -> str | None:
         raise UserError(f"{options.out} ends in .onnx, but --format is {format}: change one")
     if options.image_size is not None and format == "reactnet":
         raise UserError("--image-size belongs to formats onnx and c")
-    for name in _C_ONLY:
+    for name in ("name", "epilogue", "flash", "ram", "classes_on_device"):
         if options[name] is not None and format != "c":
             raise UserError(f"--{name.replace('_', '-')} belongs to format c")
     if format == "c":
@@ -170,11 +168,7 @@ def _export_c(options: Any) -> str:
 
 
 def _packed_pretrained(name: str) -> Path | None:
-    """Return the packed file of a pretrained network, or None if the name means a path.
-
-    Raises:
-        UserError: The file in burn-engine's package is missing or damaged.
-    """
+    """Return the packed file of a pretrained network, or None if the name means a path."""
     from burn_engine.errors import ModelError
     from burn_engine.pretrained import find, read_model
 
@@ -189,7 +183,6 @@ def _packed_pretrained(name: str) -> Path | None:
 
 
 def _bytes(name: str, text: str | None) -> int | None:
-    """Return the number of bytes that an option such as --flash 320K names."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,12})([KM]?)", text)

@@ -8,15 +8,12 @@ from dataclasses import fields
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import printing, settings_of
-from burn.core.errors import typed
-from burn.core.plugins import imports
+from burn.cli.shared import CHECKPOINT, printing, same_command, settings_of
 
 _USUAL = ("train", "test", "out", "teacher", "epochs", "resume", "overwrite", "device")
 
 
 def run(arguments: list[str], console: Console) -> str | None:
-    """Run `burn finetune` with the arguments after its name; return the command to type next."""
     from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
 
     settings = tuple(field.name for field in fields(FinetuneConfig) if field.name not in _USUAL)
@@ -35,29 +32,22 @@ def run(arguments: list[str], console: Console) -> str | None:
         "      --epochs 5 --out runs/tuned",
         {"usual options": _USUAL, "how it is fine-tuned": settings},
     )
-    parser.add_argument(
-        "checkpoint",
-        type=str,
-        help="run folder or checkpoint of burn's, pretrained network (photos), lite0 or "
-        "ARCHITECTURE:FILE",
-    )
+    parser.add_argument("checkpoint", type=str, help=CHECKPOINT)
     parser.add_options(FinetuneRequest, skip=["checkpoint"])
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    parser.add_switch("json", "print JSON lines instead of a table")
     parser.add_class_arguments(FinetuneConfig, as_group=False)
     options = parser.read(arguments)
     request = settings_of(options, FinetuneRequest)
     request.check()
     from burn.finetuning.run import finetune
 
-    again = [word for word in arguments if word not in ("--overwrite", "--resume")]
-    again = [*(f"--import={name}" for name in imports()), *again]
-    command = typed(["burn", "finetune", *again, "--resume"])
+    again = same_command("finetune", arguments, "--overwrite", "--resume")
     done = finetune(
         request,
         settings_of(options, FinetuneConfig),
         console,
         printing(options.json),
-        resume_command=command,
+        resume_command=f"{again} --resume",
     )
     if options.json:
         return None

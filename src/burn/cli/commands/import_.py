@@ -8,7 +8,6 @@ from burn.cli.parser import Parser
 
 
 def run(arguments: list[str], console: Console) -> None:
-    """Run `burn import` with the arguments after its name."""
     parser = Parser(
         "import FILE",
         "Convert a published checkpoint of a binary network to burn's format. It computes the\n"

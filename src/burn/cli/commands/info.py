@@ -15,7 +15,6 @@ from burn.core.errors import UserError, printable
 
 
 def run(arguments: list[str], console: Console) -> None:
-    """Run `burn info` with the arguments after its name."""
     parser = Parser(
         "info NAME",
         "Show parameters, operations and size of a network or of a checkpoint's network, or the "
@@ -35,17 +34,16 @@ def run(arguments: list[str], console: Console) -> None:
         help="reactnet_a or another binary network, a timm name, a checkpoint of burn's, or a "
         "packed file (.bnn)",
     )
-    parser.add_argument(
-        "--family",
-        action="store_true",
-        help="compare burn's binary networks: sizes, and milliseconds in burn-engine, measured now",
+    parser.add_switch(
+        "family",
+        "compare burn's binary networks: sizes, and milliseconds in burn-engine, measured now",
     )
     parser.add_optional("image_size", int, "side in pixels")
     parser.add_optional(
         "classes", int, "outputs of a linear classifier (default: the checkpoint's, or none)"
     )
     parser.add_optional("width", float, "factor on the channels")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_switch("json", "print JSON instead of a table")
     options = parser.read(arguments)
     if options.family:
         _family_info(options, console)
@@ -83,7 +81,6 @@ def run(arguments: list[str], console: Console) -> None:
 
 
 def _family_info(options: Any, console: Console) -> None:
-    """Print burn's binary networks side by side, as `burn info --family` shows them."""
     from burn.costs import family
 
     if options.name is not None:
@@ -104,7 +101,6 @@ def _family_info(options: Any, console: Console) -> None:
 
 
 def _packed_info(options: Any, file: Path) -> None:
-    """Print the contents of a packed file, as `burn info FILE.bnn` shows them."""
     from burn.deploy.described import packed_facts, packed_table
 
     if (options.image_size, options.classes, options.width) != (None, None, None):

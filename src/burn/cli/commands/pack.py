@@ -13,7 +13,6 @@ from burn.core.errors import UserError
 
 
 def run(arguments: list[str], console: Console) -> str | None:
-    """Run `burn pack` with the arguments after its name; return the command to type next."""
     parser = Parser(
         "pack CHECKPOINT OUT",
         "Write a binary checkpoint (stage 2) as one packed file, which burn-engine runs without\n"
@@ -41,7 +40,7 @@ def run(arguments: list[str], console: Console) -> str | None:
         "folder; the file's size, its agreement with the network and its milliseconds per "
         "image on one thread of this machine are added to the results.jsonl in it",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    parser.add_switch("json", "print JSON instead of lines")
     options = parser.read(arguments)
     from burn.core.paths import expand
     from burn.core.results import append_results

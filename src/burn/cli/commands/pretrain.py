@@ -36,7 +36,6 @@ _GROUPS = {  # the first holds what nearly every run needs
 
 
 def run(arguments: list[str], console: Console) -> None:
-    """Run `burn pretrain` with the arguments after its name."""
     from burn.checkpoints.foreign.layouts import TEACHER_SYNTAX
     from burn.core.settings import from_plain
     from burn.learning.pace import rate
@@ -81,18 +80,16 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument("--out", type=str, default=None, help="folder for the run, a new one")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_optional("max_steps", int, "optimizer steps after which each stage ends")
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue the run in --out, further with larger --max-steps or --epochs",
+    parser.add_switch(
+        "resume", "continue the run in --out, further with larger --max-steps or --epochs"
     )
-    parser.add_argument("--overwrite", action="store_true", help="restart the run in --out")
+    parser.add_switch("overwrite", "restart the run in --out")
     parser.add_optional(
         "devices", int, "processes that share each batch, one for each GPU here (default: 1)"
     )
     parser.add_optional("num_nodes", int, "number of nodes, see docs/guide/scale.md (default: 1)")
     parser.add_options(Machine)
-    parser.add_argument("--json", action="store_true", help="print stage summaries as JSON lines")
+    parser.add_switch("json", "print stage summaries as JSON lines")
     parser.add_configuration()
     parser.add_fields(Recipe, {n: entry.config for n, entry in METHODS.items() if entry.config})
     expanded = parser.expand(arguments)
@@ -128,7 +125,8 @@ def run(arguments: list[str], console: Console) -> None:
         plan.check()
         _require_effect(arguments, chosen)
         machine.check()
-        _check_counts(options.devices, options.num_nodes)
+        require_processes(1, devices=options.devices)
+        require_within(1, 10_000, num_nodes=options.num_nodes)
         return plan, machine
 
     options = parser.read(expanded, checked)
@@ -194,11 +192,7 @@ def _require_effect(arguments: Sequence[str], chosen: Any) -> None:
 
 
 def _resize_of_views(parser: Parser, arguments: Sequence[str], recipe: Any) -> int | None:
-    """Return the new value of views.resize where it has to follow a changed views.size.
-
-    Returns:
-        The value, or None if the recipe has no resize or the size is the recipe's.
-    """
+    """Return the value of views.resize that follows a views.size which is not the recipe's."""
     from burn.recipes.schema import Recipe
 
     if recipe.views.resize is None:
@@ -246,21 +240,8 @@ def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None
         raise SystemExit(launch(["pretrain", *given, *arguments], devices or 1, num_nodes or 1))
 
 
-def _check_counts(devices: int | None, num_nodes: int | None) -> None:
-    """Raise UserError for numbers of processes and nodes that are out of range."""
-    require_processes(1, devices=devices)
-    require_within(1, 10_000, num_nodes=num_nodes)
-
-
 def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:
-    """Return, with --resume, the plan of the resumed run, whose settings are the defaults.
-
-    Returns:
-        The plan. None without --resume, and if there is no run yet and the command can begin one.
-
-    Raises:
-        UserError: --out is missing or its run cannot be read, or another method is given.
-    """
+    """Return the plan of the resumed run, if there is one, whose settings are the defaults."""
     if "--resume" not in arguments:
         return None
     out = parser.peek(arguments, "out")

@@ -8,7 +8,6 @@ from burn.cli.parser import Parser
 
 
 def run(arguments: list[str], console: Console) -> None:
-    """Run `burn report` with the arguments after its name."""
     parser = Parser(
         "report RUN…",
         "Write runs, results and comparisons as one HTML page that works offline: whether the\n"

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+import burn_engine
 from burn.cli.parser import Parser
-from burn.cli.shared import settings_of
+from burn.cli.shared import same_command, settings_of
 from burn.core.errors import Interrupted, UserError, typed
-from burn.core.plugins import imports
+from burn.core.files import locked, write_beside, write_text
+from burn.core.inputs import read_bytes, read_json, sha256_of
+from burn.core.paths import expand, require_kept
+from burn.core.results import Result, num_test_images, read_results
 
 if TYPE_CHECKING:
-    from burn.core.results import Result
     from burn.data.base import Source
 
 _PLAN, _PACKED = "train.json", "packed.bnn"
@@ -57,7 +60,6 @@ class TrainRequest:
 
 
 def run(arguments: list[str], console: Console) -> str:
-    """Run `burn train` with the arguments after its name; return the command to type next."""
     parser = Parser(
         "train LABELLED OUT.bnn",
         "Make a packed classifier of your images, from a pretrained network. Each step is a\n"
@@ -75,55 +77,38 @@ def run(arguments: list[str], console: Console) -> str:
     parser.add_argument("out", type=str, help="packed file to write, a new one")
     parser.add_options(TrainRequest, skip=["labelled"])
     parser.add_optional("work", str, "folder for the steps (default: OUT without .bnn)")
-    parser.add_argument("--overwrite", action="store_true", help="start again, and replace OUT.bnn")
+    parser.add_switch("overwrite", "start again, and replace OUT.bnn")
     options = parser.read(arguments)
     request = settings_of(options, TrainRequest)
     out = Path(options.out)
     if out.suffix != ".bnn":
         raise UserError(f"{options.out} does not end in .bnn: name the packed file, such as x.bnn")
-    again = [f"--import={name}" for name in imports()]
-    again += [word for word in arguments if word != "--overwrite"]
-    command = typed(["burn", "train", *again])
+    command = same_command("train", arguments, "--overwrite")
     work = Path(options.work) if options.work is not None else out.with_suffix("")
     _Steps(request, out, work, command, console).run(overwrite=options.overwrite)
     return f"burn-engine run {shlex.quote(options.out)} PHOTO"
 
 
+@dataclass(frozen=True)
 class _Steps:
-    """The steps of one call of `burn train`.
+    """The steps of one call of `burn train`."""
 
-    Args:
-        request: What was asked for.
-        out: The packed file.
-        work: The folder of the steps.
-        command: The command that goes on after an interruption.
-        console: Where the steps report.
-    """
-
-    def __init__(
-        self, request: TrainRequest, out: Path, work: Path, command: str, console: Console
-    ) -> None:
-        self._request, self._out, self._work = request, out, work
-        self._command, self._console = command, console
+    request: TrainRequest
+    out: Path  # the packed file, as it was typed
+    work: Path  # the folder of the steps, as it was typed
+    command: str  # which goes on after an interruption
+    console: Console
 
     def run(self, *, overwrite: bool) -> None:
-        """Do the steps that are not done yet.
-
-        Raises:
-            UserError: What was asked for cannot be done.
-            Interrupted: After a signal; the same command goes on.
-        """
-        from burn.core.files import locked
-        from burn.core.paths import expand, require_kept
-        from burn.core.results import num_test_images
+        """Do the steps that are not done yet."""
         from burn.training.run_dir import make_folder
 
-        out, work = expand(str(self._out)), expand(str(self._work))
+        out, work = expand(str(self.out)), expand(str(self.work))
         if overwrite:
             for name, part in itertools.product(("init", "teacher"), _PARTS):
-                require_kept(name, getattr(self._request, name), work / part, "--work")
+                require_kept(name, getattr(self.request, name), work / part, "--work")
         train, test, images = self._check()
-        plan = {**asdict(self._request), "images": images}
+        plan = {**asdict(self.request), "images": images}
         self._prepare(out, work, plan, overwrite=overwrite)
         make_folder(work)
         with locked(work):
@@ -141,24 +126,20 @@ class _Steps:
             )
             if not _is_packed(work / _PACKED):
                 (work / _PACKED).unlink(missing_ok=True)
-                chosen = [str(self._work / "tuned"), str(self._work / _PACKED)]
+                chosen = [str(self.work / "tuned"), str(self.work / _PACKED)]
                 if not is_better:
                     chosen[:1] = [network]
-                    chosen += ["--head", str(self._work / "linear")]
+                    chosen += ["--head", str(self.work / "linear")]
                 self._step("pack", *chosen)
             self._publish(out, work)
             # A fine-tuned network that was not packed would open the report.
             folders = ["pretrained", "linear", *(["tuned"] if is_better else [])]
-            paths = [str(self._work / name) for name in folders if (work / name).exists()]
-            page = str(self._work / "report.html")
-            self._step("report", *paths, "--with-model", str(self._out), "--out", page)
+            paths = [str(self.work / name) for name in folders if (work / name).exists()]
+            page = str(self.work / "report.html")
+            self._step("report", *paths, "--with-model", str(self.out), "--out", page)
 
     def _check(self) -> tuple[str, str, dict[str, str]]:
-        """Check everything that is named, without torch.
-
-        Returns:
-            The names of the training and the test images, and the fingerprints of all.
-        """
+        """Return the names of training and test images, and all fingerprints, without torch."""
         from burn.checkpoints.foreign.named import require_network
         from burn.data.checks import require_outside
         from burn.data.open import open_source
@@ -169,7 +150,7 @@ class _Steps:
         from burn.runtime.bounds import require_within
         from burn.training.start import check_start
 
-        request = self._request
+        request = self.request
         recipe = find_recipe(request.recipe)
         if not find_method(recipe.method).needs_teacher:
             raise UserError(f"--recipe {request.recipe} has no teacher: give another, such as burn")
@@ -186,16 +167,15 @@ class _Steps:
         sources["labelled"], sources["test"] = open_labelled(train, test)
         if request.data is not None:
             sources["data"] = open_source(request.data)
-        require_outside(self._work, *sources.values(), option="--work")
+        require_outside(self.work, *sources.values(), option="--work")
         return train, test, {name: source.fingerprint for name, source in sources.items()}
 
     def _parts(self, train: Source) -> tuple[str, str]:
-        """Return the names of the training and the test images."""
         from burn.data.open import open_source
 
-        labelled = self._request.labelled
-        if self._request.test is not None:
-            return labelled, self._request.test
+        labelled = self.request.labelled
+        if self.request.test is not None:
+            return labelled, self.request.test
         if open_source(labelled, "test").fingerprint != train.fingerprint:
             return labelled, labelled  # it holds both
         return f"{labelled}:rest", f"{labelled}:tenth"
@@ -204,14 +184,14 @@ class _Steps:
         """Check the folder and the file, which may be those of an earlier call like this one."""
         file = work / _PLAN
         if not out.parent.is_dir():
-            raise UserError(f"{self._out}: there is no folder {out.parent}: make it first")
+            raise UserError(f"{self.out}: there is no folder {out.parent}: make it first")
         if out.is_symlink() and not out.exists():
-            raise UserError(f"{self._out} is a link to nothing: remove it, or give another name")
+            raise UserError(f"{self.out} is a link to nothing: remove it, or give another name")
         if out.exists() and not out.is_file():
-            raise UserError(f"{self._out} is not a file: give another name")
+            raise UserError(f"{self.out} is not a file: give another name")
         if work.exists() and not work.is_dir():
             raise UserError(
-                f"{self._work}, the folder of the steps, is a file: give another by --work"
+                f"{self.work}, the folder of the steps, is a file: give another by --work"
             )
         if file.is_file() and not overwrite:
             self._require_same(file, plan)
@@ -219,11 +199,11 @@ class _Steps:
             return
         if not file.is_file() and work.exists() and any(work.iterdir()):
             raise UserError(
-                f"{self._work}, the folder of the steps, holds other files: give another by --work"
+                f"{self.work}, the folder of the steps, holds other files: give another by --work"
             )
         if out.exists() and not overwrite:
             raise UserError(
-                f"{self._out} already exists: give --overwrite to replace it, or another name"
+                f"{self.out} already exists: give --overwrite to replace it, or another name"
             )
         if file.is_file():
             for part in _PARTS:
@@ -232,8 +212,6 @@ class _Steps:
                 old.unlink(missing_ok=True)
 
     def _require_same(self, file: Path, plan: dict[str, Any]) -> None:
-        from burn.core.inputs import read_json
-
         before = read_json(file)
         for name, value in plan.items():
             was = before.get(name) if isinstance(before, dict) else None
@@ -243,14 +221,12 @@ class _Steps:
             if name == "images" and isinstance(was, dict):
                 changed = f"the {next(n for n in value if was.get(n) != value[n])} images changed"
             raise UserError(
-                f"{self._work} holds steps of another call: {changed}; give another folder by "
+                f"{self.work} holds steps of another call: {changed}; give another folder by "
                 "--work, or --overwrite"
             )
 
     def _require_own(self, out: Path, work: Path) -> None:
         """Check that the packed file, if it is there, is the one that these steps made."""
-        from burn.core.inputs import sha256_of
-
         hashes = {self._replaced(work)}
         if _is_packed(work / _PACKED):
             hashes.add(sha256_of(work / _PACKED))
@@ -258,42 +234,33 @@ class _Steps:
             return  # all but packing is done, so the file may be an earlier burn's, and is compared
         if out.exists() and sha256_of(out) not in hashes:
             raise UserError(
-                f"{self._out} was not made by the steps in {self._work}: move it away, or give "
+                f"{self.out} was not made by the steps in {self.work}: move it away, or give "
                 "another name and --work"
             )
 
     def _remember(self, out: Path, work: Path, plan: dict[str, Any], *, overwrite: bool) -> None:
         """Write what is to be done, and which packed file the new one may replace."""
-        from burn.core.files import write_text
-        from burn.core.inputs import sha256_of
-
         may_replace = overwrite or _is_packed(work / _PACKED)  # the file was compared with that
         replaced = sha256_of(out) if may_replace and out.is_file() else self._replaced(work)
         text = json.dumps({**plan, "replaces": replaced}, indent=2) + "\n"
         write_text(work / _PLAN, text)
 
     def _replaced(self, work: Path) -> str | None:
-        from burn.core.inputs import read_json
-
         before = read_json(work / _PLAN) if (work / _PLAN).is_file() else None
         return before.get("replaces") if isinstance(before, dict) else None
 
     def _publish(self, out: Path, work: Path) -> None:
-        """Copy the packed file to where it was asked for."""
-        from burn.core.files import write_beside
-        from burn.core.inputs import read_bytes, sha256_of
-
         self._require_own(out, work)
         packed, new = work / _PACKED, not out.exists()
         if not new and sha256_of(out) == sha256_of(packed):
             return
         content = read_bytes(packed, _MOST_BYTES)
         write_beside(out, lambda file: file.write_bytes(content), new=new)
-        print(f"{self._out}: a copy of {self._work / _PACKED}")
+        print(f"{self.out}: a copy of {self.work / _PACKED}")
 
     def _pretrain(self, work: Path) -> str:
         """Pretrain on the unlabelled images, if there are any; return the network's name."""
-        request = self._request
+        request = self.request
         if request.data is None:
             return request.init
         words = ["--init", request.init, "--data", request.data, "--teacher", request.teacher]
@@ -306,33 +273,28 @@ class _Steps:
             words += ["--resume"]
         else:  # what is there of later steps is of another network
             self._forget(work, "linear", "tuned")
-        network = str(self._work / "pretrained")
+        network = str(self.work / "pretrained")
         self._step("pretrain", *words, "--out", network)
         return network
 
     def _linear(self, network: str, train: str, test: str, work: Path) -> Result:
-        """Train the linear classifier; return its top-1 accuracy on the test images."""
         folder = work / "linear"
         if not (_measured(folder, "linear") and _has_weights(folder)):
             self._forget(work, "linear")  # begun, but not finished
             words = [network, "--augment", "none", "--train", train, "--test", test]
-            out = str(self._work / "linear")
+            out = str(self.work / "linear")
             self._step("evaluate", "linear", *words, *self._seed(), "--out", out)
         return _newest(folder, "linear")
 
     def _finetune(self, network: str, train: str, test: str, work: Path) -> Result:
-        """Fine-tune all layers; return the top-1 accuracy on the test images."""
-        folder, request = work / "tuned", self._request
-        is_done = bool(_measured(folder, "finetune"))
-        if is_done and not _has_weights(folder):
-            self._forget(work, "tuned")
-            is_done = False
-        if not is_done:
-            self._forget(work)
+        folder, request = work / "tuned", self.request
+        is_measured = bool(_measured(folder, "finetune"))
+        if not (is_measured and _has_weights(folder)):
+            self._forget(work, *(["tuned"] if is_measured else []))
             words = [network, "--train", train, "--test", test, "--teacher", request.teacher]
             words += ["--epochs", str(request.epochs), *self._seed()]
             words += ["--resume"] if (folder / "run.json").exists() else []
-            self._step("finetune", *words, "--out", str(self._work / "tuned"))
+            self._step("finetune", *words, "--out", str(self.work / "tuned"))
         return _newest(folder, "finetune")
 
     def _forget(self, work: Path, *parts: str) -> None:
@@ -342,23 +304,20 @@ class _Steps:
         (work / _PACKED).unlink(missing_ok=True)
 
     def _seed(self) -> list[str]:
-        return ["--seed", str(self._request.seed)] if self._request.seed else []
+        return ["--seed", str(self.request.seed)] if self.request.seed else []
 
     def _step(self, command: str, *words: str) -> None:
         """Run a command of burn's in this process, after it was printed."""
-        self._console.print(f"\n$ {typed(['burn', command, *words])}", style="bold")
+        self.console.print(f"\n$ {typed(['burn', command, *words])}", style="bold")
         module: Any = importlib.import_module(f"burn.cli.commands.{command}")
         try:
-            module.run(list(words), self._console)
+            module.run(list(words), self.console)
         except Interrupted as stopped:
             message = f"stopped in burn {command}; to go on: "
-            raise Interrupted(message, stopped.number, self._command) from None
+            raise Interrupted(message, stopped.number, self.command) from None
 
 
 def _is_packed(file: Path) -> bool:
-    """Return whether there is a whole packed file."""
-    import burn_engine
-
     try:
         burn_engine.load(file)
     except (OSError, ValueError):
@@ -368,8 +327,6 @@ def _is_packed(file: Path) -> bool:
 
 def _measured(folder: Path, protocol: str) -> list[Result]:
     """Return the top-1 accuracies that a step measured: none if it is not done."""
-    from burn.core.results import read_results
-
     file = folder / "results.jsonl"
     results = read_results(file) if file.is_file() else []
     return [r for r in results if (r.protocol, r.metric) == (protocol, "top1")]
@@ -397,7 +354,6 @@ def _newest(folder: Path, protocol: str) -> Result:
 
 def _text(result: Result) -> str:
     """Return an accuracy with the standard error that the number of its test images gives it."""
-    from burn.core.results import num_test_images
     from burn_engine.learning import standard_error
 
     images = num_test_images(result)

@@ -15,34 +15,20 @@ from burn.report.load.values import dig, number, words
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a monitor's CSV file.
-
-    Attributes:
-        rows: Each row's numbers and texts, by column.
-        torn: Number of lines that were left out as damaged.
-    """
+    """The rows of a monitor's CSV file, by column; `torn` lines were left out as damaged."""
 
     rows: tuple[Mapping[str, Any], ...] = ()
     torn: int = 0
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """Return (step, value) of each row with a value in the column."""
         return [(row["step"], row[name]) for row in self.rows if name in row]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a run.
+    """A stage of a run; `meta`, from its JSON file, is empty until the stage is finished."""
 
-    Attributes:
-        number: Number of the stage, from 1.
-        meta: Contents of its JSON file; empty until the stage is finished.
-        metrics: Rows of metrics.csv.
-        gradients: Rows of gradients.csv.
-        layers: Rows of layers.csv.
-    """
-
-    number: int
+    number: int  # from 1
     meta: Mapping[str, Any]
     metrics: Rows
     gradients: Rows
@@ -50,18 +36,19 @@ class Stage:
 
     @property
     def finished(self) -> bool:
-        """Whether the stage was trained to its end."""
         return bool(self.meta)
+
+    def monitored(self, name: str) -> float | None:
+        """Return a number of the monitor's summary, which a finished stage has."""
+        return number(self.meta, "monitor", name)
 
     @property
     def precision(self) -> str:
-        """The precision of weights and activations, in words."""
         name = words(self.meta, "precision")
         return {"binary_activations": "binary activations"}.get(name, name)
 
     @property
     def steps(self) -> int | None:
-        """The optimizer steps so far."""
         count = number(self.meta, "steps")
         if count is None and self.metrics.rows:
             count = self.metrics.rows[-1]["step"]
@@ -70,17 +57,16 @@ class Stage:
     @property
     def collapsed_at(self) -> int | None:
         """The first step at which the target no longer distinguished images, or None."""
-        step = number(self.meta, "monitor", "collapsed_at")
+        step = self.monitored("collapsed_at")
         if step is None and not self.finished:
             entropies = self.metrics.points("target_entropy")
-            low = (s for s, entropy in entropies if entropy < TARGET_ALARM)
-            step = next(low, None)
+            step = next((at for at, entropy in entropies if entropy < TARGET_ALARM), None)
         return None if step is None else int(step)
 
     @property
     def features_collapsed_at(self) -> int | None:
         """The first step at which the features no longer distinguished images, or None."""
-        step = number(self.meta, "monitor", "features_collapsed_at")
+        step = self.monitored("features_collapsed_at")
         if step is None and not self.finished:
             step = self._features_low_twice()
         return None if step is None else int(step)
@@ -98,47 +84,34 @@ class Stage:
 
     @property
     def collapsed(self) -> bool:
-        """Whether target or features collapsed."""
         return self.collapsed_at is not None or self.features_collapsed_at is not None
 
 
 @dataclass(frozen=True)
 class Run:
-    """A folder of `burn pretrain`.
-
-    Attributes:
-        folder: The folder.
-        about: Contents of run.json.
-        stages: The stages that have begun.
-        chosen: Whether the run was given directly, not as a part of a campaign.
-        views: Its picture of augmented views, or None.
-    """
+    """A folder of `burn pretrain`."""
 
     folder: Path
-    about: Mapping[str, Any]
-    stages: tuple[Stage, ...]
-    chosen: bool = True
-    views: bytes | None = None
+    about: Mapping[str, Any]  # contents of run.json
+    stages: tuple[Stage, ...]  # those that have begun
+    chosen: bool = True  # whether it was given directly, not as a part of a campaign
+    views: bytes | None = None  # picture of augmented views
 
     @property
     def name(self) -> str:
-        """A short name for headings."""
         return self.folder.name
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """The settings of its recipe."""
         recipe = dig(self.about, "plan", "recipe")
         return recipe if isinstance(recipe, Mapping) else {}
 
     @property
     def recipe_name(self) -> str:
-        """The name of its recipe, as `--recipe` took it."""
         return words(self.about, "plan", "recipe_name")
 
     @property
     def method(self) -> str:
-        """The name of its method: burn, byol and so on."""
         return words(self.recipe, "method")
 
     @property
@@ -151,24 +124,20 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether every stage is trained."""
         return len(self.stages) == self.num_stages and all(s.finished for s in self.stages)
 
     @property
     def is_float(self) -> bool:
-        """Whether the network is a float network, as teachers are."""
         return any(s.precision == "float" for s in self.stages)
 
     @property
     def seconds(self) -> float | None:
-        """The training time of all stages in seconds, or None."""
-        each = [number(s.meta, "monitor", "seconds") for s in self.stages]
+        each = [stage.monitored("seconds") for stage in self.stages]
         measured = [seconds for seconds in each if seconds is not None]
         return sum(measured) if measured and len(measured) == len(each) else None
 
     @property
     def images(self) -> int | None:
-        """The number of training images, or None."""
         count = number(self.about, "data", "images")
         return None if count is None else int(count)
 
@@ -193,35 +162,18 @@ class Run:
 
 @dataclass(frozen=True)
 class LocatedResult:
-    """A result and where it lies.
-
-    Attributes:
-        result: The result.
-        folder: Folder from which it was read.
-        group: Folder of its comparison or ablation, or None.
-        run: The run that its checkpoint belongs to, or None if that was not given.
-    """
+    """A result and where it lies."""
 
     result: Result
     folder: Path
-    group: Path | None = None
-    run: Run | None = None
+    group: Path | None = None  # folder of its comparison or ablation
+    run: Run | None = None  # the run that its checkpoint belongs to, if that was given
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """A confusion matrix.
+    """Numbers of images by class; rows are true classes, columns predicted ones."""
 
-    Attributes:
-        folder: Folder of the evaluation.
-        protocol: Protocol of the evaluation.
-        model: Name of the network.
-        test: Test images.
-        classes: Names of the classes.
-        counts: Numbers of images; rows are true classes, columns predicted ones.
-    """
-
-    folder: Path
     protocol: str
     model: str
     test: str
@@ -231,12 +183,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A training image, or the test image itself.
-
-    Attributes:
-        label: Its class.
-        cosine: Cosine to the test image, or None for the test image itself.
-    """
+    """The class of a training image and its cosine to the test image; None for that itself."""
 
     label: str
     cosine: float | None
@@ -244,18 +191,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Test images and their nearest training images.
-
-    Attributes:
-        file: File that describes them.
-        model: Name of the network.
-        checkpoint: Its checkpoint.
-        train: Training images.
-        test: Test images.
-        grid: Positions of the tiles in the picture.
-        picture: JPEG or PNG with a row of tiles for each of `rows`.
-        rows: The test image first, then its neighbours.
-    """
+    """Test images and their nearest training images, as `file` describes them."""
 
     file: Path
     model: str
@@ -263,16 +199,8 @@ class Neighbours:
     train: str
     test: str
     grid: Grid
-    picture: bytes
-    rows: tuple[tuple[Neighbour, ...], ...]
-
-
-@dataclass(frozen=True)
-class Detected:
-    """The picture that detection leaves."""
-
-    folder: Path
-    picture: bytes
+    picture: bytes  # JPEG or PNG with a row of tiles for each of `rows`
+    rows: tuple[tuple[Neighbour, ...], ...]  # the test image first, then its neighbours
 
 
 @dataclass(frozen=True)
@@ -286,15 +214,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A folder of `burn analyze`.
-
-    Attributes:
-        folder: The folder.
-        figures: Name, SVG and text of each picture.
-    """
+    """A folder of `burn analyze`."""
 
     folder: Path
-    figures: tuple[tuple[str, bytes | None, str], ...]
+    figures: tuple[tuple[str, bytes | None, str], ...]  # name, SVG and text of each
 
 
 @dataclass(frozen=True)
@@ -306,7 +229,7 @@ class Gathered:
     results: tuple[LocatedResult, ...] = ()
     confusions: tuple[Confusion, ...] = ()
     neighbours: tuple[Neighbours, ...] = ()
-    detected: tuple[Detected, ...] = ()
+    detections: tuple[tuple[Path, bytes], ...] = ()  # folder and picture of each
     groups: tuple[Group, ...] = ()
     analyses: tuple[Analysis, ...] = ()
     files: tuple[Path, ...] = ()

@@ -34,19 +34,12 @@ _CIFAR100 = (
 
 @dataclass(frozen=True)
 class Dataset:
-    """The properties by which a data set of the paper is recognized.
-
-    Attributes:
-        num_classes: Number of classes.
-        train: Number of training images.
-        test: Number of test images.
-        names: Names of the classes, separated by spaces, or "" if they are not listed here.
-    """
+    """The numbers of classes and images by which a data set of the paper is recognized."""
 
     num_classes: int
     train: int
     test: int
-    names: str = ""
+    names: str = ""  # of the classes, separated by spaces, if they are listed here
 
 
 # By the names of paper.csv. Where no classes are listed, the numbers of classes and images
@@ -73,12 +66,7 @@ _COUNTS = ("train_images", "test_images")
 
 
 def difference(data: Any, dataset: str) -> str:
-    """Describe how a result's images differ from a data set of the paper, or return "".
-
-    Args:
-        data: `data` of a result, for which `can_be_compared` holds.
-        dataset: Name of the data set in `paper.csv`.
-    """
+    """Describe how images that can be compared differ from a data set of paper.csv, if at all."""
     wanted = DATASETS[dataset]
     classes = number(data, "num_classes")
     counts = [number(data, name) for name in _COUNTS]

@@ -25,15 +25,7 @@ def is_there(path: Path) -> bool:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Read a regular file.
-
-    Args:
-        path: The file.
-        most: Largest size in bytes.
-
-    Raises:
-        UserError: It is not a regular file, is larger, or cannot be read.
-    """
+    """Read a regular file of at most so many bytes; UserError for anything else."""
     if path.is_symlink():
         raise UserError(f"{path} is a link: put the file itself there, or remove it")
     with open_regular(path) as file:
@@ -50,11 +42,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_object(path: Path) -> Mapping[str, Any]:
-    """Read a JSON file that contains an object.
-
-    Raises:
-        UserError: The file cannot be read, or contains anything else.
-    """
+    """Read a JSON file that contains an object; UserError for anything else."""
     try:
         value = json.loads(read_bytes(path, MOST_JSON))
     except UserError:
@@ -69,11 +57,7 @@ def read_object(path: Path) -> Mapping[str, Any]:
 
 
 def read_result_lines(path: Path) -> list[Result]:
-    """Read a file of results and check every value.
-
-    Raises:
-        UserError: The file cannot be read, or a line is not a result.
-    """
+    """Read a file of results and check every value; UserError if a line is not a result."""
     read_bytes(path, MOST_JSON)  # check its size, and that it is no link
     try:
         results = read_results(path)
@@ -83,7 +67,7 @@ def read_result_lines(path: Path) -> list[Result]:
         raise UserError(f"{path} is damaged: remove it, or leave its folder out") from error
     for line, r in enumerate(results, start=1):
         texts = (r.protocol, r.metric, r.model, r.checkpoint, r.train, r.test)
-        numbers = (r.value, r.seconds, *([] if r.spread is None else [r.spread]))
+        numbers = (r.value, r.seconds, 0 if r.spread is None else r.spread)
         good = (
             all(isinstance(text, str) for text in texts)
             and all(finite(value) is not None for value in numbers)
@@ -101,15 +85,7 @@ def read_result_lines(path: Path) -> list[Result]:
 
 
 def read_rows(path: Path, texts: tuple[str, ...]) -> Rows:
-    """Read a CSV file with a column `step`; lines that do not fit count as torn.
-
-    Args:
-        path: The file.
-        texts: Columns of text; all others are numbers.
-
-    Raises:
-        UserError: The file cannot be read or has no column `step`.
-    """
+    """Read a CSV file, all columns but `texts` as numbers; lines that do not fit count as torn."""
     lines = read_bytes(path, MOST_CSV).decode(errors="replace").splitlines()
     if not lines:
         return Rows()

@@ -20,7 +20,6 @@ from burn.core.results import Result
 from burn.report.load.contents import (
     Analysis,
     Confusion,
-    Detected,
     Gathered,
     Group,
     LocatedResult,
@@ -52,15 +51,7 @@ _KNOWN = (
 
 
 def gather(folders: Sequence[Path], tell: Callable[[str], None] = lambda _: None) -> Gathered:
-    """Read everything in the folders that a report shows.
-
-    Args:
-        folders: Folders of runs, results and campaigns.
-        tell: Is told how far the reading is.
-
-    Raises:
-        UserError: A folder is missing or unknown, or a file is damaged.
-    """
+    """Read all that a report shows; UserError if a folder is unknown or a file is damaged."""
     if not folders:
         raise UserError("give at least one folder: a run, results or a comparison")
     unique = {_folder(folder): folder for folder in folders}
@@ -69,8 +60,7 @@ def gather(folders: Sequence[Path], tell: Callable[[str], None] = lambda _: None
     for folder in sorted(unique.values(), key=lambda f: not _is_group(f)):
         if finder.read(folder):
             continue
-        within = [part for part in _parts(folder) if finder.read(part)]
-        if not within:
+        if not [part for part in _parts(folder) if finder.read(part)]:
             raise UserError(f"{folder} holds nothing that a report shows: give {_KNOWN}")
     return finder.gathered(tuple(unique.values()))
 
@@ -91,8 +81,7 @@ def _is_group(folder: Path) -> bool:
     return is_there(folder / "comparison.json") or is_there(folder / "ablation.json")
 
 
-def _parts(folder: Path) -> list[Path]:
-    """Return the folders in a folder, by name; links are left out."""
+def _parts(folder: Path) -> list[Path]:  # without links
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
 
 
@@ -111,7 +100,7 @@ class _Finder:
     results: list[LocatedResult] = field(default_factory=list)
     confusions: list[Confusion] = field(default_factory=list)
     neighbours: list[Neighbours] = field(default_factory=list)
-    detected: list[Detected] = field(default_factory=list)
+    detections: list[tuple[Path, bytes]] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     analyses: list[Analysis] = field(default_factory=list)
     files: dict[Path, Path] = field(default_factory=dict)
@@ -157,7 +146,7 @@ class _Finder:
                 else n
                 for n in self.neighbours
             ),
-            tuple(self.detected),
+            tuple(self.detections),
             tuple(self.groups),
             tuple(self.analyses),
             tuple(self.files.values()),
@@ -199,10 +188,9 @@ class _Finder:
                     self._rows(monitors / "layers.csv", ("layer",)),
                 )
             )
-        views = folder / "views.jpg"
-        picture = (
-            read_bytes(views, MOST_PICTURE) if is_there(views) and self._record(views) else None
-        )
+        views, picture = folder / "views.jpg", None
+        if is_there(views) and self._record(views):
+            picture = read_bytes(views, MOST_PICTURE)
         self.runs[key] = Run(folder, about, tuple(stages), chosen, picture)
 
     def _results(self, file: Path, group: Path | None) -> bool:
@@ -217,7 +205,7 @@ class _Finder:
         has_content = self._results(folder / "results.jsonl", None)
         file = folder / "confusion.json"
         if is_there(file) and self._record(file):
-            self.confusions.append(_confusion(folder, read_object(file)))
+            self.confusions.append(_confusion(file, read_object(file)))
             has_content = True
         for file in _neighbours_files(folder):
             if self._record(file):
@@ -225,7 +213,7 @@ class _Finder:
                 has_content = True
         file = folder / "detections.png"
         if is_there(file) and self._record(file):
-            self.detected.append(Detected(folder, read_bytes(file, MOST_PICTURE)))
+            self.detections.append((folder, read_bytes(file, MOST_PICTURE)))
             has_content = True
         return has_content
 
@@ -235,21 +223,18 @@ class _Finder:
         for name in names:
             picture, text_file = folder / f"{name}.svg", folder / f"{name}.md"
             svg = read_bytes(picture, MOST_TEXT) if is_there(picture) else None
-            text = (
-                read_bytes(text_file, MOST_TEXT).decode(errors="replace")
-                if is_there(text_file)
-                else ""
-            )
+            told = read_bytes(text_file, MOST_TEXT) if is_there(text_file) else b""
+            text = told.decode(errors="replace")
             if svg is None and len(names) > 1 and not text.strip():
                 continue
             for file in (picture, text_file):
                 if is_there(file):
                     self._record(file)
             figures.append((name, svg, text))
-        if figures and any(svg is not None for _, svg, _ in figures):
+        has_content = any(svg is not None for _, svg, _ in figures)
+        if has_content:
             self.analyses.append(Analysis(folder, tuple(figures)))
-            return True
-        return False
+        return has_content
 
     def _json(self, file: Path) -> Mapping[str, Any]:
         self._record(file)
@@ -273,8 +258,6 @@ class _Finder:
 
 # Entries of `Result.settings` that are not settings.
 _OUTCOMES = {"sweep", "classes", "pretraining", "chosen_lr", "rates", "trials"}
-
-
 # Those that a protocol chooses or measures itself.
 _CHOSEN = {
     "semi": {"lr", "head_factor"},
@@ -289,46 +272,32 @@ def settings_of(result: Result) -> dict[str, Any]:
 
 
 def _newest(results: Iterable[LocatedResult]) -> list[LocatedResult]:
-    """Keep the last of repeated numbers, in the place of the first.
-
-    Numbers of different campaigns are never repetitions: two campaigns evaluate the same teacher,
-    each for its own tables.
-    """
-    kept: dict[tuple[str, ...], LocatedResult] = {}
+    """Keep the last of repeated numbers, in the place of the first."""
+    kept: dict[tuple[Any, ...], LocatedResult] = {}
     for result in results:
         r = result.result
+        number = (r.protocol, r.metric, r.model, r.checkpoint, r.train, r.test, r.seed)
         settings = json.dumps(settings_of(r), sort_keys=True, default=str)
-        key = (
-            str(result.group),
-            r.protocol,
-            r.metric,
-            r.model,
-            r.checkpoint,
-            r.train,
-            r.test,
-            str(r.seed),
-            settings,
-        )
-        kept[key] = result
+        # Not across campaigns: two evaluate the same teacher, each for its own tables.
+        kept[result.group, *number, settings] = result
     return list(kept.values())
 
 
-def _confusion(folder: Path, value: Mapping[str, Any]) -> Confusion:
-    file = folder / "confusion.json"
-    classes, counts = value.get("classes"), value.get("counts")
+def _confusion(file: Path, value: Mapping[str, Any]) -> Confusion:
     try:
-        names = tuple(str(name) for name in list_of(classes))
-        table = tuple(tuple(count_of(c) for c in list_of(row)) for row in list_of(counts))
-        if not 1 <= len(names) <= _MOST_CLASSES or len(table) != len(names):
+        names = tuple(str(name) for name in list_of(value.get("classes")))
+        rows = list_of(value.get("counts"))
+        counts = tuple(tuple(count_of(c) for c in list_of(row)) for row in rows)
+        if not 1 <= len(names) <= _MOST_CLASSES:
             raise ValueError
-        if any(len(row) != len(names) for row in table):
+        if [len(row) for row in counts] != [len(names)] * len(names):
             raise ValueError
     except (ValueError, TypeError) as error:
         raise UserError(
             f"{file} is damaged (classes and counts do not fit): evaluate again, or remove it"
         ) from error
     about = {name: words(value, name) for name in ("protocol", "model", "test")}
-    return Confusion(folder, **about, classes=names, counts=table)
+    return Confusion(**about, classes=names, counts=counts)
 
 
 def _neighbours_files(folder: Path) -> list[Path]:
@@ -337,9 +306,7 @@ def _neighbours_files(folder: Path) -> list[Path]:
     if inner.is_symlink():
         raise UserError(f"{inner} is a link: give the folder that it leads to")
     old = folder / "neighbours.json"
-    return ([old] if is_there(old) else []) + (
-        sorted(inner.glob("*.json")) if inner.is_dir() else []
-    )
+    return [*([old] if is_there(old) else []), *sorted(inner.glob("*.json"))]
 
 
 def _neighbours(file: Path, value: Mapping[str, Any]) -> Neighbours:
@@ -368,10 +335,7 @@ def _neighbours(file: Path, value: Mapping[str, Any]) -> Neighbours:
 
 
 def _grid_of(value: Mapping[str, Any]) -> Grid:
-    """Return the grid of a JSON file of neighbours; burn 0.1.0 wrote tiles side by side.
-
-    Raises ValueError, TypeError or KeyError for a damaged file.
-    """
+    """Return the grid of a file of neighbours; burn 0.1.0 wrote tiles side by side."""
     side = count_of(value["side"])
     left, top = count_of(value.get("left", 0)), count_of(value.get("top", 0))
     right, down = (count_of(number) for number in value.get("step", (side, side)))

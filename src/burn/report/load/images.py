@@ -16,15 +16,7 @@ _MOST_PIXELS = 50_000_000
 
 
 def open_picture(data: bytes, name: Path) -> Image.Image:
-    """Decode a PNG or JPEG in RGB.
-
-    Args:
-        data: The encoded picture.
-        name: Name of its file for the error message.
-
-    Raises:
-        UserError: It is not a complete PNG or JPEG, or has too many pixels.
-    """
+    """Decode a PNG or JPEG in RGB; UserError, which names the file, if it is no complete one."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # we have our own limit
@@ -40,29 +32,22 @@ def open_picture(data: bytes, name: Path) -> Image.Image:
         ) from error
 
 
-def shrunk(picture: Image.Image, width: int, quality: int) -> str:
-    """Return a picture as a data URL of a JPEG of at most this width."""
-    if picture.width > width:
-        height = max(1, round(picture.height * width / picture.width))
-        picture = picture.resize((width, height), Image.Resampling.LANCZOS)
-    return jpeg(picture, quality)
+def shrunk(picture: Image.Image, width: int) -> Image.Image:
+    """Return a picture of at most this width."""
+    if picture.width <= width:
+        return picture
+    height = max(1, round(picture.height * width / picture.width))
+    return picture.resize((width, height), Image.Resampling.LANCZOS)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The positions of square tiles in a picture, in pixels.
-
-    Attributes:
-        side: Side of a tile.
-        left: Left edge of the first tile.
-        top: Top edge of the first tile.
-        step: Distance to the next column and to the next row.
-    """
+    """The positions of square tiles in a picture, in pixels; the first is at `left`, `top`."""
 
     side: int
     left: int
     top: int
-    step: tuple[int, int]
+    step: tuple[int, int]  # to the next column and to the next row
 
     def end(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the smallest width and height of a picture with so many tiles."""
@@ -71,7 +56,6 @@ class Grid:
 
 
 def tile(picture: Image.Image, row: int, column: int, grid: Grid) -> Image.Image:
-    """Return one tile of a grid."""
     left, top = grid.left + column * grid.step[0], grid.top + row * grid.step[1]
     return picture.crop((left, top, left + grid.side, top + grid.side))
 
@@ -84,5 +68,4 @@ def jpeg(picture: Image.Image, quality: int) -> str:
 
 
 def data_address(data: bytes, kind: str) -> str:
-    """Return the bytes as a data URL."""
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -24,11 +24,7 @@ _STAGE = re.compile(r"stage(\d)(\.safetensors)?")
 
 
 class Origins:
-    """The runs of a report, by what results may say of them.
-
-    Args:
-        runs: The runs. Their folders are absolute and without links.
-    """
+    """The runs of a report, by what results may say of them."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._by_folder = {run.folder: run for run in runs}
@@ -39,13 +35,10 @@ class Origins:
             self._by_name.setdefault(run.folder.name, []).append(run)
 
     def find(self, checkpoint: str, training: Any = None) -> Run | None:
-        """Return the run that left a checkpoint, or None if it is not in the report.
-
-        Args:
-            checkpoint: The checkpoint of a result.
-            training: `training` of the result.
-        """
-        folder = _folder_of(checkpoint)
+        """Return the run that left a result's checkpoint, or None if it is not in the report."""
+        folder = Path(checkpoint)
+        if folder.suffix == ".safetensors" or stage_in(checkpoint):
+            folder = folder.parent
         if identity := words(training, "run"):
             copies = self._by_identity.get(identity, [])
             return max(copies, key=lambda run: common_names(run.folder, folder), default=None)
@@ -62,11 +55,9 @@ class Origins:
         return self._by_folder[nearest[0]] if len(nearest) == 1 else None
 
     def located(self, result: LocatedResult) -> LocatedResult:
-        """Return a result with its run and with the run's present place as its checkpoint.
-
-        A result in a campaign's folder is of the run in which it lies.
-        """
+        """Return a result with its run and with the run's present place as its checkpoint."""
         r = result.result
+        # A result in a campaign's folder is of the run in which it lies.
         run = self._by_folder.get(result.folder) if result.group else None
         run = run or self.find(r.checkpoint, r.training)
         if run is None:
@@ -75,12 +66,7 @@ class Origins:
 
 
 def place_in(run: Run, checkpoint: str) -> str:
-    """Return where a checkpoint of a run is now.
-
-    Returns:
-        The run's folder for its last stage, which stands for it in every command, and the file or
-        folder of the stage for an earlier one.
-    """
+    """Return where a checkpoint of a run is now; the run's folder stands for its last stage."""
     stage = stage_in(checkpoint)
     last = stage is None or stage >= run.num_stages
     return str(run.folder if last else run.folder / Path(checkpoint).name)
@@ -98,11 +84,6 @@ def common_names(first: Path | str, second: Path | str) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _folder_of(checkpoint: str) -> Path:
-    path = Path(checkpoint)
-    return path.parent if path.suffix == ".safetensors" or stage_in(checkpoint) else path
-
-
 def is_foreign(checkpoint: str) -> bool:
     """Return whether a checkpoint is named as hub:resnet50 or resnet50:FILE."""
     return re.match(r"\w{2,}:", checkpoint) is not None and not is_there(checkpoint)
@@ -117,16 +98,13 @@ def _may_be_of(run: Run, training: Any) -> bool:
 
 
 def with_same_images(results: Sequence[LocatedResult]) -> list[LocatedResult]:
-    """Return results with one name for the same images, which may have been moved or renamed.
-
-    Images are the same if everything that is known of them is: classes, numbers and fingerprints.
-    """
+    """Return results with one name for the same images, which may have been moved or renamed."""
     names: dict[str, tuple[str, str]] = {}
 
     def named(r: Result) -> Result:
         if not isinstance(r.data, Mapping) or not words(r.data, "test_fingerprint"):
             return r
-        key = json.dumps(r.data, sort_keys=True, default=str)
+        key = json.dumps(r.data, sort_keys=True, default=str)  # classes, numbers, fingerprints
         train, test = names.setdefault(key, (r.train, r.test))
         return replace(r, train=train, test=test)
 

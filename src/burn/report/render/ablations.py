@@ -6,17 +6,21 @@ from collections.abc import Sequence
 
 from rich.console import Group as Lines
 from rich.console import RenderableType
-from rich.table import Column, Table
 
 from burn.core.results import Result
 from burn.paper.ablations import AblationRow, ablation_rows
-from burn.report.render.tables import mean_and_spread, rate_text, taught_text
+from burn.report.render.tables import (
+    markdown_lines,
+    mean_and_spread,
+    rate_text,
+    taught_text,
+    terminal_table,
+)
 
 _COLUMNS = ("", "kNN", "linear", "seeds", "training", "the paper's linear")
 
 
 def _cells(row: AblationRow) -> tuple[str, ...]:
-    """Return the cells of a row, in the order of `_COLUMNS`."""
     collapsed = f" (collapsed in {row.collapsed} of {len(row.knn)})" if row.collapsed else ""
     return (
         row.row.label + collapsed,
@@ -30,30 +34,23 @@ def _cells(row: AblationRow) -> tuple[str, ...]:
 
 def ablation_table(results: Sequence[Result]) -> RenderableType:
     """Return a table for each group, top-1 in %, for a terminal."""
-    tables = []
-    for group, rows in ablation_rows(results):
-        columns = (Column(name, justify="right" if name else "left") for name in _COLUMNS)
-        table = Table(*columns, title=group.title, title_justify="left")
-        for row in rows:
-            table.add_row(*_cells(row))
-        tables.append(table)
+    tables = (
+        terminal_table(_COLUMNS, *map(_cells, rows), title=group.title)
+        for group, rows in ablation_rows(results)
+    )
     return Lines(*tables)
 
 
 def ablation_markdown(results: Sequence[Result]) -> str:
     """Return the same as one table in Markdown, with a description of the data below it."""
-    lines = [_line(_COLUMNS), _line(("---", *("---:",) * (len(_COLUMNS) - 1)))]
+    cells = []
     for group, rows in ablation_rows(results):
-        lines.append(_line((f"**{group.title}**", *("",) * (len(_COLUMNS) - 1))))
-        lines += [_line(_cells(row)) for row in rows]
+        cells.append((f"**{group.title}**", *("",) * (len(_COLUMNS) - 1)))
+        cells += map(_cells, rows)
     linear = next(r.settings for r in results if r.protocol == "linear")
     about = (
         f"Top-1 in %, ± the standard deviation over seeds. Learned on {results[0].train}, "
         f"evaluated on {results[0].test}. Linear: {rate_text(linear)}, "
         f"{linear['epochs']} epochs, augmentation {linear['augment']}.{taught_text(results)}"
     )
-    return "\n".join([*lines, "", about, ""])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    return "\n".join([*markdown_lines(_COLUMNS, *cells), "", about, ""])

@@ -11,38 +11,23 @@ DASH = "—"
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
-
-    Attributes:
-        text: Its text.
-        key: Value by which it is sorted.
-        style: CSS class.
-        small: A second line in small print.
-    """
+    """A cell of a table."""
 
     text: str
-    key: float | str | None = None
-    style: str = ""
-    small: str = ""
+    key: float | str | None = None  # by which it is sorted
+    style: str = ""  # CSS class
+    small: str = ""  # a second line in small print
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        title: Heading.
-        columns: Names of the columns.
-        rows: Cells of each row.
-        numbers: Positions of the columns of numbers, which are aligned right.
-        note: Text below the table.
-    """
+    """A table."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    numbers: frozenset[int] = frozenset()
-    note: str = ""
+    numbers: frozenset[int] = frozenset()  # positions of the columns that are aligned right
+    note: str = ""  # below the table
 
 
 def cell(value: float | None, text: str = "{:.1f}", style: str = "", small: str = "") -> Cell:
@@ -51,7 +36,6 @@ def cell(value: float | None, text: str = "{:.1f}", style: str = "", small: str 
 
 
 def percent(value: float) -> str:
-    """Return a number with one digit after the point: 48.7."""
     return f"{value:.1f}"
 
 
@@ -67,7 +51,6 @@ def filled(text: str, value: float | str | None) -> str:
 
 
 def joined(*parts: str, by: str = ", ") -> str:
-    """Return those of the parts that are not empty, with commas between them."""
     return by.join(filter(None, parts))
 
 

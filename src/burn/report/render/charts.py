@@ -1,7 +1,8 @@
 """Charts as SVG that takes its colours and its font from the page around it.
 
 Matplotlib draws with placeholder colours, one for each role. They become CSS variables, so that one
-drawing serves light and dark mode and paper.
+drawing serves light and dark mode and paper. The `key` of each drawing is a prefix that makes its
+names unique in the page. Where there is nothing to draw, there is no chart.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from burn.core.errors import printable
 from burn.report.render.plots import STYLE
 
-# A role is the name of a colour in the page's style sheet.
+# A role is the name of a colour in the page's style sheet; `colour` below is always a role.
 _ROLES = (
     "ink", "muted", "line", "burn", "blue", "pale", "grey", "alarm", "green", "violet", "teal",
 )  # fmt: skip
@@ -77,43 +78,27 @@ def _drawing() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve.
-
-    Attributes:
-        name: Its name.
-        colour: Role of its colour.
-        parts: Points (step, value) of each stage; the parts are not joined.
-        dashed: Whether it is dashed.
-    """
+    """A curve."""
 
     name: str
     colour: str
-    parts: Sequence[Sequence[tuple[float, float]]]
+    parts: Sequence[Sequence[tuple[float, float]]]  # (step, value) of each stage, not joined
     dashed: bool = False
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """The points of all stages."""
         return [point for part in self.parts for point in part]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart as it goes into the page.
-
-    Attributes:
-        title: Heading.
-        svg: The drawing.
-        about: Description in words for readers who cannot see the drawing.
-        legend: Names of the lines and the roles of their colours.
-        note: Small print.
-    """
+    """A chart as it goes into the page."""
 
     title: str
     svg: str
-    about: str
-    legend: tuple[tuple[str, str], ...] = ()
-    note: str = ""
+    about: str  # in words, for readers who cannot see the drawing
+    legend: tuple[tuple[str, str], ...] = ()  # name and colour of each line
+    note: str = ""  # small print
 
 
 def curves(
@@ -122,33 +107,18 @@ def curves(
     key: str,
     *,
     log: bool = False,
-    alarm: float | None = None,
-    stages: Sequence[float] = (),
-    end: float = 0,
-    percent: bool = False,
+    alarm: float | None = None,  # below this line something is wrong
+    stages: Sequence[float] = (),  # steps at which another stage begins
+    end: float = 0,  # last step, so that all charts of a run have the same axis
+    percent: bool = False,  # whether values are shares
     note: str = "",
     bottom: float | None = None,
     top: float | None = None,
 ) -> Chart | None:
-    """Draw values over optimizer steps.
-
-    Args:
-        title: Heading.
-        lines: The curves; those without points are left out.
-        key: Prefix that makes the drawing's names unique in the page.
-        log: Whether the scale is logarithmic.
-        alarm: Value below which something is wrong, drawn as a line.
-        stages: Steps at which another stage begins.
-        end: Last step, so that all charts of a run have the same axis.
-        percent: Whether values are shares, to be shown in percent.
-        note: Small print.
-        bottom: Lower end of the scale, or None.
-        top: Upper end of the scale, or None.
-
-    Returns:
-        The chart, or None if there is nothing to draw.
-    """
-    lines = [line for line in lines if line.points and (not log or max(_values(line)) > 0)]
+    """Draw values over optimizer steps."""
+    lines = [
+        line for line in lines if line.points and (not log or max(y for _, y in line.points) > 0)
+    ]
     if not lines:
         return None
     with _drawing():
@@ -199,13 +169,7 @@ def curves(
 
 
 def small(parts: Sequence[Sequence[tuple[float, float]]], colour: str, key: str) -> str:
-    """Draw a curve on its own scale without text, as one of many.
-
-    Args:
-        parts: Points of each stage, as in `Line`.
-        colour: Role of the colour.
-        key: Prefix that makes the drawing's names unique in the page.
-    """
+    """Draw a curve, of parts as in `Line`, on its own scale without text, as one of many."""
     with _drawing():
         figure, axes = plt.subplots(figsize=(2.2, 0.72))
         for part in filter(None, parts):
@@ -219,17 +183,15 @@ def small(parts: Sequence[Sequence[tuple[float, float]]], colour: str, key: str)
 
 @dataclass(frozen=True)
 class Dot:
-    """A row of a dot plot.
-
-    Attributes:
-        name: Its name.
-        colour: Role of its colour.
-        values: Value of each seed.
-    """
+    """A row of a dot plot."""
 
     name: str
     colour: str
-    values: Sequence[float]
+    values: Sequence[float]  # of each seed
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values)
 
 
 def dots(
@@ -239,29 +201,16 @@ def dots(
     floor: float | None = None,
     note: str = "",
     *,
-    above: bool = False,
+    above: bool = False,  # names above their dots, where there is room for long ones
 ) -> Chart | None:
-    """Draw means as large dots and seeds as ticks, the first row at the top.
-
-    Args:
-        title: Heading.
-        rows: The rows; those without values are left out.
-        key: Prefix that makes the drawing's names unique in the page.
-        floor: Value at which the lines to the dots begin, or None for 0.
-        note: Small print.
-        above: Whether names are above their dots, for long names.
-
-    Returns:
-        The chart, or None if there is nothing to draw.
-    """
+    """Draw means as dots on lines from `floor`, and seeds as ticks, the first row at the top."""
     rows = [row for row in rows if row.values]
     if not rows:
         return None
     with _drawing():
         figure, axes = plt.subplots(figsize=(_WIDTH, 0.55 + (0.4 if above else 0.235) * len(rows)))
         for place, row in enumerate(rows):
-            mean = sum(row.values) / len(row.values)
-            colour = COLOURS[row.colour]
+            mean, colour = row.mean, COLOURS[row.colour]
             axes.plot([floor or 0, mean], [place, place], color=colour, lw=1.1, alpha=0.45)
             if len(row.values) > 1:
                 ends = [min(row.values), max(row.values)]
@@ -283,25 +232,14 @@ def dots(
         low, high = axes.get_xlim()
         axes.set_xlim(low, high + 0.09 * (high - low))
         svg = _svg(figure, key)
-    about = ", ".join(f"{row.name} {sum(row.values) / len(row.values):.1f}" for row in rows)
+    about = ", ".join(f"{row.name} {row.mean:.1f}" for row in rows)
     return Chart(title, svg, f"{title}, in percent: {about}.", note=note)
 
 
 def scatter(
     title: str, points: Sequence[tuple[str, str, float, float]], key: str, across: str, up: str
 ) -> Chart | None:
-    """Draw named points; names are beside them, moved where they would overlap.
-
-    Args:
-        title: Heading.
-        points: Name, role of the colour, x and y of each point.
-        key: Prefix that makes the drawing's names unique in the page.
-        across: Label of the x axis.
-        up: Label of the y axis.
-
-    Returns:
-        The chart, or None if there are fewer than two points.
-    """
+    """Draw two or more points (name, colour, x, y) with their names beside them."""
     if len(points) < 2:
         return None
     with _drawing():
@@ -360,12 +298,7 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 class Scale:
     """The colours of values from low to high, by opacity, for light and dark backgrounds.
 
-    Attributes:
-        low: Value at the lower end.
-        high: Value at the upper end.
-        colour: Role of the values above the middle.
-        below: Role of the values below the middle, which is neutral; "" for a scale without a
-            middle.
+    With a colour for values `below` it, the middle of the scale is neutral.
     """
 
     low: float
@@ -376,10 +309,7 @@ class Scale:
     LEVELS: ClassVar[int] = 8  # shades on each side
 
     def level(self, value: float) -> int:
-        """Return a value's level in 0 … LEVELS, or in -LEVELS … LEVELS if the scale has a middle.
-
-        Values outside the scale are clamped.
-        """
+        """Return a value's level in 0 … LEVELS, or in -LEVELS … LEVELS around a middle."""
         share = (value - self.low) / max(self.high - self.low, 1e-12)
         share = min(max(share, 0.0), 1.0)
         return round((2 * share - 1 if self.below else share) * self.LEVELS)
@@ -403,10 +333,9 @@ class Scale:
         axes.set_ylim(-0.5, 0.5)
         axes.set_yticks([])
         axes.set_xticks([x for x, _ in ends], [f"{100 * value:.3g} %" for _, value in ends])
-        for label, align in zip(
-            (axes.get_xticklabels()[0], axes.get_xticklabels()[-1]), ("left", "right"), strict=True
-        ):
-            label.set_horizontalalignment(align)
+        labels = axes.get_xticklabels()
+        labels[0].set_horizontalalignment("left")
+        labels[-1].set_horizontalalignment("right")
         axes.tick_params(axis="x", length=0, labeltop=True, labelbottom=False, pad=1.5)
         axes.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
@@ -420,23 +349,8 @@ def strip(
     key: str,
     scale: Scale,
     note: str = "",
-) -> Chart | None:
-    """Draw a strip of colour for each row, below a bar with the meaning of the colours.
-
-    Args:
-        title: Heading.
-        rows: Names of the rows.
-        columns: Optimizer step of each column.
-        values: Shares by row and column; missing ones stay empty.
-        key: Prefix that makes the drawing's names unique in the page.
-        scale: Colours of the values.
-        note: Small print.
-
-    Returns:
-        The chart, or None if there is nothing to draw.
-    """
-    if not rows or not columns or not values:
-        return None
+) -> Chart:
+    """Draw a strip of shares over optimizer steps for each row, below a bar of their colours."""
     levels: dict[str, list[int | None]] = {row: [None] * len(columns) for row in rows}
     place_of = {column: place for place, column in enumerate(columns)}
     for (row, column), value in values.items():
@@ -483,17 +397,12 @@ def _note(
     axes: Axes,
     text: str,
     at: tuple[float, float],
-    away: tuple[float, float],
+    away: tuple[float, float],  # in points
     colour: str = "ink",
     **look: Any,
 ) -> Annotation:
-    """Write a text some points away from a place."""
     look |= {"textcoords": "offset points", "color": COLOURS[colour]}
     return axes.annotate(text, at, away, **look)
-
-
-def _values(line: Line) -> list[float]:
-    return [value for _, value in line.points]
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:

@@ -46,14 +46,7 @@ STYLE: Any = {
 def demo_picture(
     results: Sequence[Result], teacher: Path, student: Path, files: Sequence[Path]
 ) -> None:
-    """Draw the accuracy of each network, and the losses of teacher and student.
-
-    Args:
-        results: Results of the demo.
-        teacher: Run folder of the teacher.
-        student: Run folder of the student.
-        files: Files to write, each with the same picture.
-    """
+    """Draw, into each file, the accuracies of the demo and the losses of the runs' folders."""
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), width_ratios=(1.5, 0.9, 1.2))
         _accuracy(axes[0], results)
@@ -75,36 +68,22 @@ def demo_picture(
 
 
 def comparison_picture(results: Sequence[Result], file: Path) -> None:
-    """Draw the accuracy of every compared method by kNN and linear evaluation.
-
-    The best by kNN is at the top. Bars are means over seeds, dots the seeds, ± their standard
-    deviation. The heading names the data, which all results of a comparison share.
-
-    Args:
-        results: Results of the comparison.
-        file: File to write.
-    """
+    """Draw the accuracy of every compared method by kNN and linear evaluation."""
     rows = compared_rows(results)
     most = max(
         value for row in rows for title in ("kNN", "linear") for value in row.numbers.get(title, [])
     )
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 2, figsize=(9, 1.9 + 0.32 * len(rows)), sharey=True)
-        for panel, protocol in zip(axes, ("knn", "linear"), strict=True):
-            title = protocol_name(protocol)
+        for panel, title in zip(axes, ("kNN", "linear"), strict=True):
             for place, row in enumerate(rows):
                 values = row.numbers.get(title, [])
                 if not values:
                     continue
                 panel.barh(place, OverSeeds.of(values).mean, 0.72, color=_colour(row))
                 panel.plot(values, [place] * len(values), "o", ms=3, color=_INK, alpha=0.7)
-                panel.text(
-                    max(values) + most / 50,
-                    place,
-                    mean_and_spread(values),
-                    va="center",
-                    fontsize=7.5,
-                )
+                text, right = mean_and_spread(values), max(values) + most / 50
+                panel.text(right, place, text, va="center", fontsize=7.5)
             panel.set_title(title)
             panel.set_xlabel("top-1, %")
             panel.set_xlim(0, 1.2 * most)
@@ -133,15 +112,13 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
 
 
 def _heading(results: Sequence[Result], rows: Sequence[ComparedRow]) -> str:
-    """Return a comparison's heading: its data, and the meaning of the bars."""
     train, test = ("/".join(Path(name).parts[-2:]) for name in (results[0].train, results[0].test))
-    data = f"Trained on {train}, evaluated on {test}."
     seeds = max(row.seeds for row in rows)
     bars = "One seed."
     if seeds > 1:
         bars = f"Mean of {seeds} seeds ± their standard deviation; a dot is one seed."
     taught = labels_text(results).strip()
-    return f"{data} {bars}" + (f"\n{taught}" if taught else "")
+    return f"Trained on {train}, evaluated on {test}. {bars}" + (f"\n{taught}" if taught else "")
 
 
 def _colour(row: ComparedRow) -> str:

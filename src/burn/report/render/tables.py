@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Column, Table
+from rich.table import Table
 
 from burn.core.errors import printable
 from burn.core.results import Result, largest_class
@@ -16,70 +16,51 @@ from burn.core.seeds import OverSeeds
 
 
 def results_table(results: Sequence[Result]) -> RenderableType:
-    """Return a table with a row for each model and a column for each number.
-
-    For a single model it has a row for each number.
-    """
+    """Return a table with a row for each model, or for each number of a single model."""
     models = list(dict.fromkeys(r.model for r in results))
+    shares = _largest_classes(results)
     if len(models) == 1:
-        table = Table("number", Column("%", justify="right"))
+        rows = []
         for r in results:
             spread = "" if r.spread is None else f" ± {r.spread:.1f}"
-            table.add_row(number_name(r.protocol, r.metric), f"{r.value:.1f}{spread}")
-        for share in dict.fromkeys(_largest_classes(results).values()):
-            table.add_row(_LARGEST, f"{share:.1f}")
+            rows.append((number_name(r.protocol, r.metric), f"{r.value:.1f}{spread}"))
+        rows += [(_LARGEST, f"{share:.1f}") for share in dict.fromkeys(shares.values())]
         first = results[0]
-        return Group(f"{first.model}: labels of {first.train}, evaluated on {first.test}", table)
+        about = f"{first.model}: labels of {first.train}, evaluated on {first.test}"
+        return Group(about, terminal_table(("number", "%"), *rows))
     columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
-    table = Table()
-    table.add_column("model")
-    for protocol, metric in columns:
-        table.add_column(number_name(protocol, metric), justify="right")
-    for model in models:
-        numbers = {(r.protocol, r.metric): r.value for r in results if r.model == model}
-        cells = [f"{numbers[c]:.1f} %" if c in numbers else "" for c in columns]
-        table.add_row(model, *cells)
-    if shares := _largest_classes(results):
-        table.add_row(_LARGEST, *(f"{shares[c]:.1f} %" if c in shares else "" for c in columns))
-    return table
+    named = [
+        (model, {(r.protocol, r.metric): r.value for r in results if r.model == model})
+        for model in models
+    ]
+    rows = [
+        (name, *(f"{values[c]:.1f} %" if c in values else "" for c in columns))
+        for name, values in (*named, *([(_LARGEST, shares)] if shares else []))
+    ]
+    return terminal_table(("model", *(number_name(*c) for c in columns)), *rows)
 
 
 _LARGEST = "always the largest class"
 
 
 def _largest_classes(results: Sequence[Result]) -> dict[tuple[str, str], float]:
-    """Return the accuracy of always predicting the largest class, by protocol and metric.
-
-    Protocols may have test images of their own, as transfer has; those whose images have about
-    equally frequent classes are left out.
-    """
-    return {
+    """Return the accuracies of always predicting the largest class, where that is a floor."""
+    return {  # by protocol, which may have test images of its own, as transfer has
         (r.protocol, r.metric): share for r in results if (share := largest_class(r)) is not None
     }
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A method, or a reference that it is compared with, over its seeds.
-
-    Attributes:
-        model: Name of the method or reference.
-        numbers: Percentages of each seed, by the titles of their columns: kNN and linear, top-1,
-            and what further protocols gave.
-        recipe: Name of the recipe; None for a reference.
-        epochs: Epochs of all stages; None for a reference.
-        training_seconds: Mean training time; None for a reference.
-    """
+    """A method over its seeds, or a reference, which was not trained for the comparison."""
 
     model: str
-    numbers: dict[str, list[float]]
-    recipe: str | None
-    epochs: float | None
-    training_seconds: float | None
+    numbers: dict[str, list[float]]  # percentages of each seed, by the titles of their columns
+    epochs: float | None  # of all stages; None for a reference
+    training_seconds: float | None  # the mean; None for a reference
 
     @property
     def seeds(self) -> int:
-        """The number of runs."""
         return max((len(values) for values in self.numbers.values()), default=0)
 
 
@@ -95,28 +76,24 @@ def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
                 numbers.setdefault(title, []).append(result.value)
         knn = [r.settings for r in of_model if (r.protocol, r.metric) == ("knn", "top1")]
         trained = [settings["pretraining"] for settings in knn if "pretraining" in settings]
-        seconds = [about["seconds"] for about in trained]
+        seconds = OverSeeds.of(about["seconds"] for about in trained)
         rows.append(
             ComparedRow(
                 model,
                 numbers,
-                recipe=trained[0]["recipe"] if trained else None,
                 epochs=trained[0]["epochs"] if trained else None,
-                training_seconds=OverSeeds.of(seconds).mean if trained else None,
+                training_seconds=seconds.mean if trained else None,
             )
         )
     return sorted(rows, key=lambda row: -OverSeeds.of(row.numbers.get("kNN", [0.0])).mean)
 
 
 def _columns(results: Sequence[Result]) -> dict[tuple[str, str], str]:
-    """Return the titles of the numbers that a comparison shows, by protocol and metric.
-
-    Of few-shot SVMs, which give two numbers for each number of shots, it is the last one's by
-    cross-validation.
-    """
+    """Return the titles of the numbers that a comparison shows, by protocol and metric."""
     titles = {("knn", "top1"): "kNN", ("linear", "top1"): "linear"}
     columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
     more = [column for column in columns if column not in titles and column[1].endswith("top1")]
+    # Of few-shot SVMs, which give two numbers for each number of shots, the last is shown.
     few = [column for column in columns if column[0] == "svm" and column[1].endswith("mAP cv")]
     for protocol, metric in [*more, *few[-1:]]:
         what = metric.removesuffix("top1").removesuffix(" cv").strip()
@@ -152,18 +129,12 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 def comparison_table(results: Sequence[Result]) -> RenderableType:
     """Return a table with a row for each method, in %, for a terminal."""
-    header, *rows = _compared_cells(results)
-    table = Table(*(Column(name, justify="right" if name else "left") for name in header))
-    for cells in rows:
-        table.add_row(*cells)
-    return table
+    return terminal_table(*_compared_cells(results))
 
 
 def comparison_markdown(results: Sequence[Result]) -> str:
     """Return the same table in Markdown, with a description of the data below it."""
-    header, *cells = _compared_cells(results)
-    rows = [header, ("---", *("---:",) * (len(header) - 1)), *cells]
-    lines = ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
+    lines = markdown_lines(*_compared_cells(results))
     linear = next(r.settings for r in results if r.protocol == "linear")
     several = any(row.seeds > 1 for row in compared_rows(results))
     spread = ", ± the standard deviation over seeds" if several else ""
@@ -177,13 +148,28 @@ def comparison_markdown(results: Sequence[Result]) -> str:
     return "\n".join([*lines, "", about, ""])
 
 
+def terminal_table(header: Sequence[str], *rows: Sequence[str], title: str | None = None) -> Table:
+    """Return a table for a terminal, in which all columns but the first are numbers."""
+    table = Table(header[0], title=title, title_justify="left")
+    for name in header[1:]:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def markdown_lines(header: Sequence[str], *rows: Sequence[str]) -> list[str]:
+    """Return the lines of such a table in Markdown."""
+    rule = ("---", *("---:",) * (len(header) - 1))
+    return ["| " + " | ".join(map(_escaped, row)) + " |" for row in (header, rule, *rows)]
+
+
 def _escaped(text: str) -> str:
     """Return a name as it can stand in a cell of Markdown."""
     return printable(text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def rate_text(linear: Mapping[str, Any]) -> str:
-    """Describe the learning rate of a linear evaluation."""
     if linear["lr"] == "auto":
         return "learning rate chosen for each network on held-out training images"
     return f"learning rate {linear['lr']:g}"
@@ -230,5 +216,4 @@ def number_name(protocol: str, metric: str) -> str:
 
 
 def protocol_name(protocol: str) -> str:
-    """Return a protocol's name for people."""
     return {"knn": "kNN", "finetune": "fine-tuned"}.get(protocol, protocol)

@@ -33,7 +33,6 @@ def environment() -> Environment:
 
 
 def source(name: str) -> str:
-    """Return the text of a file beside the templates."""
     loader = environment().loader
     assert loader is not None
     return loader.get_source(environment(), name)[0].strip()
@@ -51,8 +50,5 @@ def unbroken(text: str) -> Markup:
 
 
 def _clean(value: Any) -> Any:
-    """Make text printable.
-
-    Names may come from anyone; nothing in them may reverse the text's direction or break UTF-8.
-    """
+    # Names may come from anyone; nothing in them may reverse the text's direction or break UTF-8.
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

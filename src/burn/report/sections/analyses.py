@@ -27,11 +27,10 @@ def analysis_part(analysis: Analysis, place: int) -> dict[str, Any]:
     ]
     titles = [figure["title"] or figure["name"] for figure in figures]
     title = titles[0] if len(titles) == 1 else f"Analyses in {_spoken(analysis.folder.name)}"
-    short = shorten(title, _MOST_IN_NAV, placeholder=" …")
     return {
         "id": f"analysis{place + 1}",
         "title": title,
-        "short": short,
+        "short": shorten(title, _MOST_IN_NAV, placeholder=" …"),
         "figures": figures,
         "alone": len(figures) == 1,
     }
@@ -42,10 +41,7 @@ def _spoken(name: str) -> str:
 
 
 def _markdown(text: str) -> dict[str, Any]:
-    """Split the Markdown of burn analyze into title, paragraphs and table.
-
-    Anything unknown becomes a paragraph.
-    """
+    """Split Markdown into title, table and paragraphs, which take anything unknown."""
     title, paragraphs, table = "", [], None
     for part in text.split("\n\n"):
         lines = [line.strip() for line in part.strip().splitlines()]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from burn.report.load.contents import Gathered, Group, Run
-from burn.report.load.values import dig, number, words
+from burn.report.load.values import dig, words
 from burn.report.model import BARELY, Network, Number, Verdict, kind_beside, training_of
 from burn.report.render.cells import duration, filled, joined, percent, size
 from burn.report.render.tables import number_name
@@ -18,19 +18,12 @@ from burn.report.sections.packed import measured_on, packs
 
 @dataclass(frozen=True)
 class Opening:
-    """The beginning of the page.
+    """The beginning of the page: the answer in a few words, and in sentences."""
 
-    Attributes:
-        word: yes, barely, no or unknown; it sets the headline's colour.
-        headline: The answer in a few words.
-        lede: The answer in sentences.
-        command: Command that would measure what is missing, or "".
-    """
-
-    word: str
+    word: str  # yes, barely, no or unknown; it sets the headline's colour
     headline: str
     lede: str
-    command: str = ""
+    command: str = ""  # which would measure what is missing
 
 
 @dataclass(frozen=True)
@@ -46,16 +39,7 @@ class Tile:
 def opening(
     answer: Verdict, gathered: Gathered, all_networks: Sequence[Network], titles: Sequence[str]
 ) -> Opening:
-    """Return the beginning of the page for what was given.
-
-    It is about a run that was evaluated, else a campaign, a run, packed files, or analyses.
-
-    Args:
-        answer: Whether training worked.
-        gathered: The contents of the folders.
-        all_networks: All networks.
-        titles: Titles of the analyses.
-    """
+    """Return the beginning of the page, about what comes first here of all that was given."""
     if answer.network is not None and answer.number is not None:
         group = campaign_of(answer, gathered.groups)
         if group is None:
@@ -79,10 +63,7 @@ def opening(
 
 
 def campaign_of(answer: Verdict, groups: Sequence[Group]) -> Group | None:
-    """Return the comparison or ablation that the answer is about, or None.
-
-    It is None if one of the network's runs was given directly.
-    """
+    """Return the campaign that the answer is about, None if one of its runs was given directly."""
     network = answer.network
     if network is None or any(run.chosen for run in network.runs):
         return None
@@ -109,7 +90,7 @@ def _evaluated(answer: Verdict, network: Network, number: Number, gathered: Gath
     if headline := _HEADLINES.get(answer.word):
         return Opening(answer.word, headline, lede)
     headline = f"{percent(number.mean)} % {number_name(number.protocol, number.metric)}"
-    if answer.largest_class is not None and number.mean < answer.largest_class + BARELY:
+    if number.largest_class is not None and number.mean < number.largest_class + BARELY:
         headline = "No better than always predicting the largest class"
     last = number.results[-1]
     command = ""
@@ -185,7 +166,7 @@ def _trained(run: Run) -> Opening:
 def watched(run: Run) -> float | None:
     """Return the last kNN accuracy, as a share, that a run's monitor measured."""
     for stage in reversed(run.stages):
-        if (knn := number(stage.meta, "monitor", "knn")) is not None:
+        if (knn := stage.monitored("knn")) is not None:
             return knn
         if points := stage.metrics.points("knn"):
             return points[-1][1]
@@ -195,9 +176,8 @@ def watched(run: Run) -> float | None:
 def watched_of(run: Run) -> tuple[str, str]:
     """Return of how many images the number of `watched` is, and what chance would give."""
     for stage in reversed(run.stages):
-        if number(stage.meta, "monitor", "knn") is not None:
-            images = number(stage.meta, "monitor", "knn_images")
-            chance = number(stage.meta, "monitor", "knn_chance")
+        if stage.monitored("knn") is not None:
+            images, chance = stage.monitored("knn_images"), stage.monitored("knn_chance")
             where = filled(", where chance is {:.1f} %", None if chance is None else 100 * chance)
             return filled("{:,.0f}", images) or "a few", where
     return "a few", ""
@@ -207,10 +187,7 @@ def watched_of(run: Run) -> tuple[str, str]:
 
 
 def way(answer: Verdict) -> float | None:
-    """Return the share in percent of the way from random weights to the teacher.
-
-    None if a number is missing or the teacher is not better than random weights.
-    """
+    """Return the share in percent of the way from random weights to a better teacher."""
     if answer.number is None or answer.floor is None or answer.teacher is None:
         return None
     whole = answer.teacher.mean - answer.floor.mean
@@ -218,7 +195,6 @@ def way(answer: Verdict) -> float | None:
 
 
 def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
-    """Return the few most important numbers."""
     chosen: list[Tile] = []
     network, number = answer.network, answer.number
     group = campaign_of(answer, gathered.groups)
@@ -302,7 +278,7 @@ def cautions(gathered: Gathered, networks: Sequence[Network]) -> list[tuple[str,
             notes.append(
                 (run.name, f"not trained to its end: {done} of {run.num_stages} stages{at}.")
             )
-        bad = sum(int(number(s.meta, "monitor", "unreadable_images") or 0) for s in run.stages)
+        bad = sum(int(stage.monitored("unreadable_images") or 0) for stage in run.stages)
         if bad:
             notes.append((run.name, f"{bad:,} images could not be read and were left out."))
     return notes

@@ -32,14 +32,8 @@ def beside_paper(
     """Compare networks with the paper's numbers of the same method and protocol.
 
     Networks with random weights and float networks have no row there, and those of an ablation are
-    in its own tables. Numbers whose results do not say on which images they were measured are only
-    listed in the note.
-
-    Args:
-        all_networks: All networks.
-        answer: Whether training worked. The kNN of its network is shown without a number of the
-            paper.
-        groups: Campaigns.
+    in its own tables; the kNN of the answer's network has one without a number of the paper.
+    Numbers whose results do not say on which images they were measured are only listed in the note.
 
     Returns:
         The differences in training that all networks share and (networks, those of only these),
@@ -62,7 +56,8 @@ def beside_paper(
     if not rows and not unknown:
         return None
     training = {row.network.name: _marks(row.network.run, _base(row.network)) for row in rows}
-    same = _shared([marks for marks in training.values() if marks != _UNKNOWN])
+    known = [marks for marks in training.values() if marks != _UNKNOWN]
+    same = [mark for mark in next(iter(known), ()) if all(mark in marks for marks in known)]
     differing: dict[tuple[str, ...], list[str]] = {}
     for name, marks in training.items():
         differing.setdefault(tuple(mark for mark in marks if mark not in same), []).append(name)
@@ -92,7 +87,6 @@ def beside_paper(
 
 
 def _is_foreign(row: _Row, marks: Sequence[str]) -> bool:
-    """Return whether a network was trained and tested on other images than the paper's."""
     other_data = marks == _UNKNOWN or any(mark.startswith(_OTHER_DATA) for mark in marks)
     figure = row.figure
     return other_data and (figure is None or bool(difference(_data(row.number), figure.dataset)))
@@ -122,7 +116,6 @@ def _data(n: Number) -> Any:
 
 
 def _unknown_note(unknown: Mapping[str, Sequence[str]]) -> str:
-    """Return a sentence that names the numbers without a row."""
     if not unknown:
         return ""
     told = "; ".join(f"{name}: {', '.join(labels)}" for name, labels in unknown.items())
@@ -136,11 +129,6 @@ def _base(network: Network) -> str:
     """Return the data set of the paper whose tables a network is compared with."""
     recipe = network.run.recipe_name if network.run else ""
     return "imagenet100" if "imagenet100" in recipe else "imagenet"
-
-
-def _shared(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Return the items that are in all lists, in the order of the first."""
-    return [item for item in lists[0] if all(item in other for other in lists)] if lists else []
 
 
 def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:
@@ -166,7 +154,6 @@ def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:
 
 
 def _marks(run: Run | None, base: str) -> tuple[str, ...]:
-    """Describe how a pretraining differs from the paper's."""
     if run is None:
         return _UNKNOWN
     marks = []
@@ -204,25 +191,20 @@ _PAPERS_SETTINGS: Mapping[str, Mapping[str, Any]] = {
 _TOLD = {
     "lr": "learning rate",
     "augment": "augmentation",
-    "probe": "probe",
-    "epochs": "epochs",
     "select": "chosen by",
-    "iterations": "iterations",
     "batch_size": "batch",
     "test_side": "short side",
 }
 
 
 def _evaluating_marks(n: Number, figure: paper.Figure | None) -> list[str]:
-    """Describe how an evaluation differs from the paper's."""
     if figure is None:
         return []
-    marks = []
-    if other := difference(_data(n), figure.dataset):
-        marks.append(other)
+    other = difference(_data(n), figure.dataset)
+    marks = [other] if other else []
     settings = n.results[-1].settings
     for name, theirs in _PAPERS_SETTINGS.get(n.protocol, {}).items():
         ours = settings.get(name, theirs)
         if ours != theirs:
-            marks.append(f"{_TOLD[name]} {setting(ours)} (paper: {setting(theirs)})")
+            marks.append(f"{_TOLD.get(name, name)} {setting(ours)} (paper: {setting(theirs)})")
     return marks

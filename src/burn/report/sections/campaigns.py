@@ -28,29 +28,29 @@ def _mean(network: Network, protocol: str) -> float:
 
 def training_seconds(network: Network) -> float | None:
     """Return the mean training time over seeds, as recorded in the results."""
-    results = network.numbers[0].results if network.numbers else ()
-    each = [number(r.settings, "pretraining", "seconds") for r in results]
+    each = [number(r.settings, "pretraining", "seconds") for r in network.numbers[0].results]
     measured = [seconds for seconds in each if seconds is not None]
     return statistics.fmean(measured) if measured else None
 
 
 def comparison_table(members: Sequence[Network]) -> Table:
-    """Return a table with a row for each network: means and spreads over seeds."""
     rows = []
     for network in members:
-        row = [Cell(network.name, style=colour_of(network))]
-        for protocol, metric in (("knn", "top1"), ("linear", "top1"), ("linear", "top5")):
-            row.append(_mean_cell(network, protocol, metric))
         seconds = training_seconds(network)
         trained = seconds is not None
-        epochs = _told(network, "epochs")
+        epochs = number(network.numbers[0].results[0].settings, "pretraining", "epochs")
         seeds = max(len(n.results) for n in network.numbers)
-        row += [
-            Cell(str(seeds) if trained else "", seeds if trained else None),
-            Cell(f"{epochs:g}" if epochs is not None else "", epochs),
-            Cell(duration(seconds) if trained else "", seconds),
-        ]
-        rows.append(row)
+        rows.append(
+            [
+                Cell(network.name, style=colour_of(network)),
+                _mean_cell(network, "knn"),
+                _mean_cell(network, "linear"),
+                _mean_cell(network, "linear", "top5"),
+                Cell(str(seeds) if trained else "", seeds if trained else None),
+                Cell(f"{epochs:g}" if epochs is not None else "", epochs),
+                Cell(duration(seconds) if trained else "", seconds),
+            ]
+        )
     numbers = [n for network in members for n in network.numbers]
     largest = {n.protocol: n.largest_class for n in numbers if n.largest_class is not None}
     if largest:
@@ -67,13 +67,7 @@ def _mean_cell(network: Network, protocol: str, metric: str = "top1") -> Cell:
     return cell(n.mean, small=n.plus_minus) if n else Cell(DASH)
 
 
-def _told(network: Network, name: str) -> float | None:
-    first = network.numbers[0].results[0] if network.numbers else None
-    return number(first.settings, "pretraining", name) if first else None
-
-
 def group_note(group: Group) -> str:
-    """Describe what the networks of a campaign have in common."""
     about = group.about
     linear, parts = dig(about, "linear"), None
     if isinstance(linear, Mapping):
@@ -90,12 +84,6 @@ def group_note(group: Group) -> str:
 
 
 def comparison_charts(members: Sequence[Network], key: str) -> list[Chart]:
-    """Return charts of kNN, of linear accuracy, and of linear accuracy by training time.
-
-    Args:
-        members: Networks of the comparison.
-        key: Prefix that makes the charts' names unique in the page.
-    """
     floor = next((n for n in members if n.kind == "random"), None)
     charts = []
     for protocol, title in (("knn", "kNN top-1, %"), ("linear", "Linear top-1, %")):
@@ -110,21 +98,14 @@ def comparison_charts(members: Sequence[Network], key: str) -> list[Chart]:
         for n in members
         if (seconds := training_seconds(n)) is not None and (linear := n.find("linear", "top1"))
     ]
-    title, axes = (
-        "Training time against linear accuracy",
-        ("minutes of training", "linear top-1, %"),
-    )
+    title = "Training time against linear accuracy"
+    axes = ("minutes of training", "linear top-1, %")
     charts.append(scatter(title, points, f"{key}time", *axes))
     return [chart for chart in charts if chart]
 
 
 def small_multiples(runs: Sequence[Run], key: str) -> list[dict[str, str]]:
-    """Return the loss of every run, each on its own scale, with its first and last value.
-
-    Args:
-        runs: The runs.
-        key: Prefix that makes the curves' names unique in the page.
-    """
+    """Return the loss of every run, each on its own scale, with its first and last value."""
     curves = []
     for place, run in enumerate(runs):
         parts = by_stage(run, "loss")
@@ -153,15 +134,8 @@ def default_variant(group: Group, members: Sequence[Network]) -> Network | None:
 def ablation_parts(
     about: Group, members: Sequence[Network], key: str
 ) -> tuple[list[Chart], list[Table]]:
-    """Return a chart and a table for each group of an ablation with two variants or more.
-
-    A run may stand for several variants, since the recipe's own choice is in every group.
-
-    Args:
-        about: Folder of the ablation.
-        members: Its networks.
-        key: Prefix that makes the charts' names unique in the page.
-    """
+    """Return a chart and a table for each group of an ablation with two variants or more."""
+    # A run may stand for several variants, since the recipe's own choice is in every group.
     names = {network.name: network for network in members}
     variants = [row.variant for group in ablations.GROUPS for row in group.rows]
     by_name = {
@@ -191,9 +165,8 @@ def _ablation_table(group: ablations.Group, rows: Sequence[tuple[ablations.Row, 
     for row, network in rows:
         collapsed = _collapsed(network)
         line = [Cell(row.label, small=collapsed, style="bad" if collapsed else "")]
-        for protocol in ("knn", "linear"):
-            line.append(_mean_cell(network, protocol))
-        seeds = max((len(n.results) for n in network.numbers), default=0)
+        line += [_mean_cell(network, protocol) for protocol in ("knn", "linear")]
+        seeds = max(len(n.results) for n in network.numbers)
         seconds = training_seconds(network)
         line += [Cell(str(seeds), seeds), Cell(duration(seconds), seconds)]
         if with_paper:

@@ -14,54 +14,35 @@ _MOST_CLASSES_IN_TABLE = 20
 
 
 def confusion_part(confusion: Confusion, key: str) -> dict[str, Any]:
-    """Return a confusion matrix with the pairs of classes that are confused most often.
+    """Return a confusion matrix, with a table of the pairs that are confused most often.
 
-    Args:
-        confusion: The confusion matrix.
-        key: Prefix that makes the chart's names unique in the page.
-
-    Returns:
-        Its title and accuracy in words, classes, the table of the pairs as `worst`, and a chart of
-        each class's accuracy. For few classes there are rows instead of the chart, (true class,
-        number of its images, (count, share in percent) of each class), and the largest share.
+    For many classes it is a chart of each one's accuracy; for few it has rows (true class, number
+    of its images, (count, share in percent) of each class), and the largest share.
     """
     counts, classes = confusion.counts, confusion.classes
+    places = range(len(classes))
     total = sum(map(sum, counts))
-    right = sum(counts[i][i] for i in range(len(classes)))
+    right = sum(counts[i][i] for i in places)
     rows = []
     for name, row in zip(classes, counts, strict=True):
         whole = sum(row)
         shares = [(c, 100 * c / whole if whole else 0.0) for c in row]
         rows.append((name, whole, shares))
     largest = max(share for _, _, shares in rows for _, share in shares) or 1.0
-    pairs = sorted(
-        (
-            (counts[i][j], i, j)
-            for i in range(len(classes))
-            for j in range(len(classes))
-            if i != j and counts[i][j]
-        ),
-        key=lambda pair: (-pair[0], *pair[1:]),
-    )
-    worst = Table(
-        "Most often confused",
-        ("true class", "taken for", "images", "of class, %"),
-        [
-            [Cell(classes[i]), Cell(classes[j]), cell(c, "{:,}"), cell(100 * c / sum(counts[i]))]
-            for c, i, j in pairs[:8]
-        ],
-        frozenset({2, 3}),
-    )
+    pairs = [(i, j) for i in places for j in places if i != j and counts[i][j]]
+    pairs.sort(key=lambda pair: -counts[pair[0]][pair[1]])
+    worst = []
+    for i, j in pairs[:8]:
+        count, share = rows[i][2][j]
+        worst.append([Cell(classes[i]), Cell(classes[j]), cell(count, "{:,}"), cell(share)])
+    columns = ("true class", "taken for", "images", "of class, %")
     chart = None
     if len(classes) > _MOST_CLASSES_IN_TABLE:
-        recall = [rows[i][2][i][1] for i in range(len(classes))]
-        ordered = sorted(range(len(classes)), key=lambda i: -recall[i])
+        recall = [rows[i][2][i][1] for i in places]
+        ordered = sorted(places, key=lambda i: -recall[i])
         ordered = ordered[:12] + ordered[12:][-12:]
-        chart = dots(
-            "Accuracy of each class, %",
-            [Dot(classes[i], "burn", [recall[i]]) for i in ordered],
-            key,
-        )
+        bars = [Dot(classes[i], "burn", [recall[i]]) for i in ordered]
+        chart = dots("Accuracy of each class, %", bars, key)
     protocol = number_name(confusion.protocol, "").strip()
     names = joined(confusion.model, protocol)
     where = filled(" on {}", short_path(confusion.test))
@@ -75,5 +56,5 @@ def confusion_part(confusion: Confusion, key: str) -> dict[str, Any]:
         "rows": rows if chart is None else [],
         "largest": largest,
         "chart": chart,
-        "worst": worst,
+        "worst": Table("Most often confused", columns, worst, frozenset({2, 3})),
     }

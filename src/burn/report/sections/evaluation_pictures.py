@@ -7,42 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from burn.core.errors import UserError
-from burn.report.load.contents import Detected, Neighbours
+from burn.report.load.contents import Neighbours
 from burn.report.load.images import jpeg, open_picture, shrunk, tile
 from burn.report.load.values import short_path
+from burn.report.render.cells import filled, joined
 
 _SHOWN = 48  # smallest side of a neighbour's tile in pixels
 
 
 @dataclass(frozen=True)
 class Detail:
-    """The amount of pictures and curves on the page.
+    """The amount of pictures and curves on the page."""
 
-    Attributes:
-        curves: Number of runs whose curves are shown.
-        networks: Number of networks whose neighbours are shown.
-        rows: Rows of neighbours.
-        width: Largest width of a picture in pixels.
-        quality: Quality of JPEGs.
-    """
-
-    curves: int
-    networks: int
-    rows: int
-    width: int
-    quality: int
+    curves: int  # runs whose curves are shown
+    networks: int  # networks whose neighbours are shown
+    rows: int  # of neighbours
+    width: int  # largest width of a picture in pixels
+    quality: int  # of JPEGs
 
 
 def neighbours_part(neighbours: Neighbours, detail: Detail) -> dict[str, Any]:
-    """Return a network's neighbours for the page: tiles as data URLs, labels and cosines.
-
-    Args:
-        neighbours: The neighbours.
-        detail: The amount of pictures.
-
-    Raises:
-        UserError: The picture cannot be read or is smaller than its grid.
-    """
+    """Return a network's neighbours for the page: tiles as data URLs, labels and cosines."""
     picture = open_picture(neighbours.picture, neighbours.file.with_suffix(".jpg"))
     columns = max((len(row) for row in neighbours.rows), default=1)
     width, height = neighbours.grid.end(len(neighbours.rows), columns)
@@ -67,8 +52,8 @@ def neighbours_part(neighbours: Neighbours, detail: Detail) -> dict[str, Any]:
     note = ""
     if len(shown) < len(neighbours.rows):
         note = f"The first {len(shown)} of {len(neighbours.rows)} test images."
-    names = [neighbours.model, f"among {short_path(neighbours.train)}" if neighbours.train else ""]
-    title = ", ".join(name for name in names if name) or neighbours.file.stem
+    among = filled("among {}", short_path(neighbours.train))
+    title = joined(neighbours.model, among) or neighbours.file.stem
     return {
         "title": title,
         "columns": columns,
@@ -78,27 +63,11 @@ def neighbours_part(neighbours: Neighbours, detail: Detail) -> dict[str, Any]:
     }
 
 
-def detected_part(detected: Detected, detail: Detail) -> dict[str, Any]:
-    """Return a detector's picture for the page, see `picture_part`."""
-    picture = picture_part(detected.picture, detected.folder / "detections.png", detail)
-    return {"title": short_path(str(detected.folder)), **picture}
-
-
 def picture_part(data: bytes, file: Path, detail: Detail) -> dict[str, Any]:
-    """Return a picture as a data URL, scaled down, with its size in pixels.
-
-    Args:
-        data: The encoded picture.
-        file: Its file, for messages.
-        detail: The amount of pictures.
-
-    Raises:
-        UserError: The picture cannot be read.
-    """
-    picture = open_picture(data, file)
-    width = min(picture.width, detail.width)
+    """Return the picture of a file as a data URL, scaled down, with its size in pixels."""
+    picture = shrunk(open_picture(data, file), detail.width)
     return {
-        "image": shrunk(picture, detail.width, detail.quality),
-        "width": width,
-        "height": max(1, round(picture.height * width / picture.width)),
+        "image": jpeg(picture, detail.quality),
+        "width": picture.width,
+        "height": picture.height,
     }

@@ -14,52 +14,30 @@ _MOST = 16
 
 @dataclass(frozen=True)
 class Rung:
-    """One network of the ladder.
-
-    Attributes:
-        name: Name of the network.
-        colour: Role of its colour.
-        what: Its kind, or "".
-        first: Its value in %.
-        second: Its second value in %, or None.
-        is_answer: Whether the answer is about it.
-        floor: Value of the same network with random weights, at its own precision, or None.
-    """
+    """One network of the ladder, with its values in %."""
 
     name: str
     colour: str
-    what: str
+    what: str  # its kind, or ""
     first: float
     second: float | None
-    is_answer: bool
-    floor: float | None
+    is_answer: bool  # whether the answer is about it
+    floor: float | None  # of the same network with random weights, at its own precision
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Networks by one number, the best at the top, and by a second number beside it.
-
-    Attributes:
-        rungs: The networks.
-        first: Name of the first number.
-        first_short: Its short name.
-        second: Name of the second number, or "".
-        second_short: Its short name, or "".
-        on: Test images.
-        more: Number of networks that are left out.
-    """
+    """Networks by one number, the best at the top, and by a second number beside it."""
 
     rungs: Sequence[Rung]
-    first: str
+    first: str  # name of the number
     first_short: str
-    second: str
-    second_short: str
-    on: str
-    more: int
+    second: str  # of a linear evaluation, or ""
+    on: str  # test images
+    more: int  # networks that are left out
 
     @property
     def has_floors(self) -> bool:
-        """Whether any network is shown beside itself with random weights."""
         return any(rung.floor is not None for rung in self.rungs)
 
     @property
@@ -72,22 +50,11 @@ class Ladder:
 def ladder(
     answer: Verdict, all_networks: Sequence[Network], groups: Sequence[Group]
 ) -> Ladder | None:
-    """Return the networks that were evaluated on the same images with the same settings.
-
-    An ablation's networks are only included if the answer is about it, and those of a comparison
-    only if the answer is about it or about no campaign.
-
-    Args:
-        answer: Whether training worked.
-        all_networks: All networks.
-        groups: Campaigns.
-
-    Returns:
-        The ladder, or None if it has only one network.
-    """
+    """Return the networks that were evaluated on the same images with the same settings."""
     network, number = answer.network, answer.number
     if network is None or number is None:
         return None
+    # An answer about no campaign stands beside comparisons, but not beside ablations.
     hidden = {group.folder for group in groups if group.ablation}
     if network.group is not None:
         hidden = {group.folder for group in groups} - {network.group}
@@ -107,7 +74,7 @@ def ladder(
             first.mean,
             beside.mean if second and (beside := n.like(second)) else None,
             n is network,
-            _floor(n, number, all_networks),
+            floor.mean if (floor := random_of(n, number, all_networks)) else None,
         )
         for n, first in chosen
     ]
@@ -121,7 +88,6 @@ def ladder(
         number.label,
         number_name(number.protocol, "").strip(),
         second.label if second else "",
-        "linear" if second else "",
         number.test,
         len(able) - len(chosen),
     )
@@ -138,11 +104,6 @@ def _chosen(
         return (0 if network is answer.network else 1 if reference else 2, -first.mean)
 
     return sorted(able, key=rank)[:_MOST]
-
-
-def _floor(network: Network, number: Number, all_networks: Sequence[Network]) -> float | None:
-    floor = random_of(network, number, all_networks) if network.kind != "random" else None
-    return floor.mean if floor else None
 
 
 def _second(able: Sequence[Network], number: Number) -> Number | None:

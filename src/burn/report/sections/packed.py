@@ -9,18 +9,15 @@ from burn.report.render.cells import Cell, Table, cell, filled, joined, size
 
 
 def packs(gathered: Gathered) -> list[tuple[str, Result, dict[str, float]]]:
-    """Return the network, a result and all numbers of each packed file.
-
-    The result is that of the time, if there is one, because it says on what it was measured.
-    """
+    """Return the network, a result, if possible that of the time, and all numbers of each file."""
     by_file: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
     for item in gathered.results:
         r = item.result
         if r.protocol == "pack" and finite(r.value) is not None:
-            entry = by_file.setdefault((r.model, r.checkpoint), (r, {}))
-            entry[1][r.metric] = r.value
+            _, numbers = by_file.setdefault((r.model, r.checkpoint), (r, {}))
+            numbers[r.metric] = r.value
             if r.metric == "milliseconds":  # this result names the processor
-                by_file[r.model, r.checkpoint] = (r, entry[1])
+                by_file[r.model, r.checkpoint] = (r, numbers)
     return [(model, r, numbers) for (model, _), (r, numbers) in by_file.items()]
 
 
@@ -38,7 +35,6 @@ def measured_on(result: Result) -> str:
 
 
 def pack_table(gathered: Gathered) -> Table | None:
-    """Return the table of size and speed, or None if there are no packed files."""
     packed = packs(gathered)
     if not packed:
         return None

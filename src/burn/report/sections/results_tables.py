@@ -19,10 +19,10 @@ def result_tables(all_networks: Sequence[Network]) -> list[Table]:
     for network in all_networks:
         for n in network.numbers:
             pairs[n.train, n.test] = None
+    everywhere = [n.protocol for network in all_networks for n in network.numbers]
+    others = [name for name in everywhere if name not in PROTOCOLS]
     tables = []
     for train, test in pairs:
-        here = (n.protocol for network in all_networks for n in network.numbers)
-        others = tuple(dict.fromkeys(name for name in here if name not in PROTOCOLS))
         for family in (PROTOCOLS[:5], ("svm",), ("detection",), others):
             shown = [
                 (network, n)
@@ -67,12 +67,8 @@ def _pivot(shown: Sequence[tuple[Network, Number]], train: str, test: str) -> Ta
     columns = ["network", *(label for _, label in labels)]
     largest = {n.label: n.largest_class for _, n in shown if n.largest_class is not None}
     if largest:
-        rows.append(
-            [
-                Cell("always the largest class", small="needs no network"),
-                *(cell(largest.get(label)) for _, label in labels),
-            ]
-        )
+        name = Cell("always the largest class", small="needs no network")
+        rows.append([name, *(cell(largest.get(label)) for _, label in labels)])
     if len(named) == 1 and len(columns) > _MOST_ACROSS:
         across = [row[1:] for row in rows]
         rows = [[Cell(label), *cells] for label, *cells in zip(columns[1:], *across, strict=True)]

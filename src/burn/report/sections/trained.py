@@ -23,12 +23,9 @@ from burn.report.render.cells import (
 
 
 def stage_table(run: Run) -> Table:
-    """Return a row for each stage, with the machine and the commit that it ran on."""
     rows = []
     for stage in run.stages:
-        knn = number(stage.meta, "monitor", "knn")
-        speed = number(stage.meta, "monitor", "images_per_second")
-        steps, seconds = stage.steps, number(stage.meta, "monitor", "seconds")
+        knn, seconds = stage.monitored("knn"), stage.monitored("seconds")
         state = "" if stage.finished else "under way, or stopped"
         if stage.finished and isinstance(extended := dig(stage.meta, "replanned_at"), list):
             state = f"extended after {listed(extended, 3)} steps, schedules planned anew"
@@ -42,9 +39,9 @@ def stage_table(run: Run) -> Table:
             [
                 cell(stage.number, "{}", "bad" if stage.collapsed else "", state),
                 Cell(stage.precision or DASH),
-                cell(steps, "{:,}"),
+                cell(stage.steps, "{:,}"),
                 Cell(duration(seconds), seconds),
-                cell(speed, "{:,.0f}"),
+                cell(stage.monitored("images_per_second"), "{:,.0f}"),
                 Cell(percent(100 * knn) if knn is not None else DASH, knn, small=_watched(stage)),
                 Cell(words(machine, "processor") or unknown, small=_extent(machine)),
                 Cell(words(machine, "commit") or unknown),
@@ -61,10 +58,10 @@ def stage_table(run: Run) -> Table:
 
 def _watched(stage: Stage) -> str:
     """Return of how many images the monitor's kNN is, and what chance is: "of 200, chance 30"."""
-    images = number(stage.meta, "monitor", "knn_images")
-    chance = number(stage.meta, "monitor", "knn_chance")
+    chance = stage.monitored("knn_chance")
     share = None if chance is None else 100 * chance
-    return joined(filled("of {:,.0f}", images), filled("chance {:.0f}", share))
+    of = filled("of {:,.0f}", stage.monitored("knn_images"))
+    return joined(of, filled("chance {:.0f}", share))
 
 
 def _extent(machine: Any) -> str:
@@ -78,14 +75,10 @@ def _extent(machine: Any) -> str:
 
 
 def runs_table(runs: Sequence[Run]) -> Table:
-    """Return a row for each run."""
     rows = []
     for run in runs:
-        speed = [
-            s
-            for stage in run.stages
-            if (s := number(stage.meta, "monitor", "images_per_second")) is not None
-        ]
+        speeds = [stage.monitored("images_per_second") for stage in run.stages]
+        speed = [images for images in speeds if images is not None]
         state, style = ("done", "") if run.finished else ("not finished", "warn")
         if any(s.collapsed for s in run.stages):
             state, style = "collapsed", "bad"

@@ -11,10 +11,7 @@ from burn.report.render.charts import Chart, Line, Scale, curves, strip
 
 
 def by_stage(run: Run, name: str) -> list[list[tuple[float, float]]]:
-    """Return a column of the monitors as a list of points for each stage.
-
-    Steps are counted over all stages.
-    """
+    """Return a column of the monitors as points of each stage, with steps over all stages."""
     return [
         [(start + step, value) for step, value in stage.metrics.points(name)]
         for stage, start in zip(run.stages, _starts(run), strict=True)
@@ -40,12 +37,6 @@ _LOSSES = (
 
 
 def curve_charts(run: Run, key: str) -> list[Chart]:
-    """Return the charts of everything that a run's monitors recorded.
-
-    Args:
-        run: The run.
-        key: Prefix that makes the charts' names unique in the page.
-    """
     borders = _starts(run)[1:]
     end = _starts(run)[-1] + (run.stages[-1].steps or 0) if run.stages else 0
     columns = {name for s in run.stages for row in s.metrics.rows for name in row}
@@ -132,7 +123,7 @@ _LAYER_COLUMNS = (
 )
 
 
-def _layers(run: Run, key: str) -> list[Chart | None]:
+def _layers(run: Run, key: str) -> list[Chart]:
     rows = [
         (row, start)
         for stage, start in zip(run.stages, _starts(run), strict=True)
@@ -142,7 +133,7 @@ def _layers(run: Run, key: str) -> list[Chart | None]:
     steps = sorted({start + row["step"] for row, start in rows})
     if len(steps) > 80:
         steps = steps[:: -(-len(steps) // 80)]
-    charts: list[Chart | None] = []
+    charts = []
     for name, title, colour, below in _LAYER_COLUMNS:
         values = {
             (row["layer"], start + row["step"]): row[name]

@@ -15,24 +15,14 @@ MOST_MODEL_BYTES = 16_000_000
 
 @dataclass(frozen=True)
 class TryIt:
-    """What the panels need.
+    """What the panels need."""
 
-    Attributes:
-        name: Name of the model's file.
-        about: What the model gives.
-        learns: Whether the model says how photographs become its images, without which there is
-            no panel to learn classes.
-        model: The packed file, in base64.
-        engine: The engine as a WebAssembly module, in base64.
-        script: All JavaScript of the panels, also that of the engine.
-    """
-
-    name: str
-    about: str
-    learns: bool
-    model: str
-    engine: str
-    script: str
+    name: str  # of the model's file
+    about: str  # what the model gives
+    learns: bool  # whether it says how photographs become its images, which learning needs
+    model: str  # the packed file, in base64
+    engine: str  # a WebAssembly module, in base64
+    script: str  # all JavaScript of the panels, also that of the engine
 
     @property
     def num_bytes(self) -> int:
@@ -41,15 +31,7 @@ class TryIt:
 
 
 def try_it(model: Path) -> TryIt:
-    """Read a packed model and the engine for the panels.
-
-    Args:
-        model: A packed file, as `burn pack` writes it.
-
-    Raises:
-        UserError: The file cannot be read, is no packed model, or is too large, or burn-engine was
-            installed without its module for pages.
-    """
+    """Read a packed model and the engine for the panels; UserError if one cannot be used."""
     import burn_engine
     from burn_engine.page_code import page_code, page_file
 
