@@ -52,6 +52,17 @@ def test_results_are_read_where_they_are_now(tmp_path: Path):
     assert found == replace(result, checkpoint=str(tmp_path / "b" / "student"))
 
 
+def test_folders_of_a_report_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`burn report student evaluated` did not join the result to its run."""
+    samples.run(tmp_path / "student")
+    result = samples.result("knn", "top1", 44.0, "x", str(tmp_path / "student"))
+    append_results(tmp_path / "evaluated" / "results.jsonl", [result])
+    monkeypatch.chdir(tmp_path)
+    (located,) = gather([Path("student"), Path("evaluated")]).results
+    assert located.run is not None
+    assert located.result.checkpoint == "student"
+
+
 def written(folder: Path, *, stages: int, old: bool, stage_file: bool) -> None:
     """A run, its teacher's run, and their results.
 

@@ -27,10 +27,10 @@ class Origins:
     """The runs of a report, by what results may say of them."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        self._by_folder = {run.folder: run for run in runs}
+        self._by_place = {run.folder.absolute(): run for run in runs}
         self._by_identity: dict[str, list[Run]] = {}
         self._by_name: dict[str, list[Run]] = {}
-        for run in self._by_folder.values():
+        for run in self._by_place.values():
             self._by_identity.setdefault(words(run.about, "run"), []).append(run)
             self._by_name.setdefault(run.folder.name, []).append(run)
 
@@ -41,24 +41,28 @@ class Origins:
             folder = folder.parent
         if identity := words(training, "run"):
             copies = self._by_identity.get(identity, [])
-            return max(copies, key=lambda run: common_names(run.folder, folder), default=None)
-        if folder in self._by_folder or is_foreign(checkpoint):
-            return self._by_folder.get(folder)
+            return max(
+                copies, key=lambda run: common_names(run.folder.absolute(), folder), default=None
+            )
+        place = folder.absolute()
+        if place in self._by_place or is_foreign(checkpoint):
+            return self._by_place.get(place)
         # Where another run is at that place, only a copy of all that was around it is likely.
         least = 2 if is_there(folder) else 1
         near = {
-            run.folder: count
+            run.folder.absolute(): count
             for run in self._by_name.get(folder.name, [])
-            if _may_be_of(run, training) and (count := common_names(run.folder, folder)) >= least
+            if _may_be_of(run, training)
+            and (count := common_names(run.folder.absolute(), folder)) >= least
         }
         nearest = [place for place, count in near.items() if count == max(near.values())]
-        return self._by_folder[nearest[0]] if len(nearest) == 1 else None
+        return self._by_place[nearest[0]] if len(nearest) == 1 else None
 
     def located(self, result: LocatedResult) -> LocatedResult:
         """Return a result with its run and with the run's present place as its checkpoint."""
         r = result.result
         # A result in a campaign's folder is of the run in which it lies.
-        run = self._by_folder.get(result.folder) if result.group else None
+        run = self._by_place.get(result.folder.absolute()) if result.group else None
         run = run or self.find(r.checkpoint, r.training)
         if run is None:
             return result
