@@ -355,3 +355,13 @@ def test_patches_of_another_size_are_another_network(tmp_path: Path):
 def test_the_syntax_fits_a_terminal():
     assert len(TEACHER_SYNTAX.splitlines()) <= 14
     assert max(map(len, TEACHER_SYNTAX.splitlines())) <= 96
+
+
+def test_a_file_of_too_many_tensors_is_refused_not_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("burn.checkpoints.foreign.layouts._MOST_ENTRIES", 3)
+    file = tmp_path / "many.pth"
+    torch.save({f"layer{number}.weight": torch.zeros(1) for number in range(4)}, file)
+    with pytest.raises(UserError, match=r"many\.pth has more than 3 tensors"):
+        load_teacher(f"{ARCHITECTURE}:{file}")

@@ -14,7 +14,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from burn.core.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,12 +97,15 @@ def unwrapped(name: str) -> str:
     return ".".join(word for word in name.split(".") if word not in WRAPPERS)
 
 
-def held_in(content: Mapping[Any, Any]) -> FileTensors:
-    """Return the tensors of a file, but for those that only training needs."""
+def held_in(content: Mapping[Any, Any], file: Path) -> FileTensors:
+    """Return the tensors of a file with this content, but for those that only training needs.
+
+    Raises UserError for too many of them.
+    """
     held = FileTensors()
     for number, (path, key, tensor) in enumerate(_walk(content, "", _DEEPEST)):
         if number == _MOST_ENTRIES:
-            break
+            raise UserError(f"{file} has more than {_MOST_ENTRIES:,} tensors")
         short = unwrapped(path + key)
         short = path + key if short in held.tensors else short
         held.tensors[short], held.keys[short], held.dicts[short] = tensor, key, path

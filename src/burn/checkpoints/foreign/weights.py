@@ -330,7 +330,7 @@ def _fit(
     Names are tried as they are, then by the other names that the architecture's layers may have.
     """
     expected, classifiers, name = model.state_dict(), _classifiers(backbone), backbone.config.name
-    held = held_in(content)
+    held = held_in(content, file)
     if not held.tensors:
         raise UserError(f"{file} holds no weights; its entries: {listed(list(content)) or 'none'}")
     for path, tensor in held.tensors.items():
