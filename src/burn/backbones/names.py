@@ -24,14 +24,7 @@ _OLD_NAME = re.compile(r"""^\s*['"](\w+)['"]\s*:""", re.MULTILINE)
 
 
 def require_known(name: str) -> None:
-    """Check that burn, a plugin or timm has a backbone of this name; a tag is not checked.
-
-    Args:
-        name: NAME, or NAME.TAG for an architecture of timm.
-
-    Raises:
-        UserError: There is none; the message lists similar names.
-    """
+    """Raise UserError unless burn, a plugin or timm has NAME; a TAG after a dot is not checked."""
     if name in BACKBONES:
         return
     stem = name.partition(".")[0]
@@ -41,13 +34,7 @@ def require_known(name: str) -> None:
 
 
 def unknown(name: str, what: str, candidates: Iterable[str]) -> UserError:
-    """Return the error about an unknown name.
-
-    Args:
-        name: The name.
-        what: What to give instead.
-        candidates: Names from which similar ones are listed.
-    """
+    """Return the error about an unknown name: what to give instead, and similar candidates."""
     near = difflib.get_close_matches(name, list(candidates), n=3, cutoff=0.5)
     hint = f"; similar names: {', '.join(near)}" if near else ""
     return UserError(f"unknown backbone {name!r}: {what}{hint}")

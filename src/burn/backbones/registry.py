@@ -16,24 +16,6 @@ from burn.runtime.hardware import memory_bytes
 if TYPE_CHECKING:
     from burn.backbones.base import Backbone
 
-__all__ = [
-    "Backbone",
-    "BackboneConfig",
-    "build_backbone",
-    "check_backbone",
-    "describe_backbone",
-    "is_binary",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import `Backbone`, and torch with it, when it is first used."""
-    if name != "Backbone":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from burn.backbones.base import Backbone
-
-    return Backbone
-
 
 def build_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
     """Return a backbone in channels-last format, initialized from torch's global random state.
