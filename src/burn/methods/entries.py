@@ -18,10 +18,6 @@ Need = Literal["labels", "teacher", "head", "classifier"]
 Views = Callable[[Any, Any], Sequence[Any]]
 
 
-def _always(_: Any) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class MethodEntry:
     """Description of a method that is known before it is built.
@@ -51,7 +47,7 @@ class MethodEntry:
     views: Views | None = None
     synchronize_norms: bool = True
     accumulates: bool = True
-    caches_teacher: Callable[[Any], bool] = _always
+    caches_teacher: Callable[[Any], bool] = lambda _: True
     plugin: Plugin | None = None
     title: str = ""
 
@@ -67,7 +63,6 @@ class MethodEntry:
         return "labels" in self.needs
 
     def load(self) -> type:
-        """Return its class."""
         return resolve(self.target)  # type: ignore[no-any-return]
 
 

@@ -38,8 +38,8 @@ class FrozenTarget(nn.Module):
 
     Attributes:
         keep: Function that receives features that the batch's cache did not hold, or None.
-        asked: Number of features that `of_view` has given.
-        made: Number of these that the network has computed, because no cache held them.
+        num_given: Number of features that `of_view` has given.
+        num_computed: Number of these that the network has computed, because no cache held them.
     """
 
     backbone: Backbone | None

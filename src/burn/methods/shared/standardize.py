@@ -18,9 +18,6 @@ class Standardize(nn.Module):
     >>> Standardize(2)(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
     tensor([[-1.,  0.],
             [ 1.,  0.]])
-
-    Args:
-        dimension: Number of features.
     """
 
     count: Tensor

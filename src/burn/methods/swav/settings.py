@@ -62,7 +62,6 @@ class SwavConfig:
     freeze_prototypes: float = 0.005  # 1 of 200 epochs, as the paper
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
         for name, (low, high) in _RANGES.items():
             require_within(low, high, "swav.", **{name: getattr(self, name)})
         if not 0 < self.small_scale[0] <= self.small_scale[1] <= 1:
