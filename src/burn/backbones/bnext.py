@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
-from burn.backbones.config import BackboneConfig
+from burn.backbones.config import BackboneConfig, binary_settings
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.layers.gate import ChannelGate, channel_means
@@ -52,7 +52,7 @@ def num_blocks(name: str) -> int:
 
 
 def bnext_plan(config: BackboneConfig) -> tuple[BNextBlockPlan, ...]:
-    """Return the sizes of a network's blocks; UserError for a width that does not suit them."""
+    """Return the sizes of the blocks of the network that a configuration describes."""
     stem, counts = _SIZES[config.name]
     factors = [1, 2, *(4 * 2**i for i, count in enumerate(counts) for _ in range(count))]
     widths = [max(8, round(config.width * stem * factor)) for factor in factors]
@@ -99,14 +99,7 @@ class MixedLayer(nn.Module):
         super().__init__()
         self.stride = stride
         self.convolution = SoftBinaryConv2d(
-            channels,
-            channels,
-            kernel,
-            stride,
-            precision,
-            config.activation_gradient,
-            config.weight_gradient,
-            config.weight_init,
+            channels, channels, kernel, stride, *binary_settings(config, precision)
         )
         self.norm = nn.BatchNorm2d(channels)
         self.activation = nn.PReLU(channels)

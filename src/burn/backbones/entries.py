@@ -26,21 +26,13 @@ Builder = TypeVar("Builder", bound=Build)
 
 @dataclass(frozen=True)
 class BackboneEntry:
-    """Description of a backbone that is known before it is built.
-
-    Attributes:
-        name: Value of `--backbone.name`.
-        target: A class, a function, or the text MODULE:CLASS of what builds it.
-        binary: Whether it has binary layers, and therefore training stages.
-        settings: Fields of `BackboneConfig` that it uses, besides name, mean and std.
-        plugin: The plugin that registered it, or None for burn's own.
-    """
+    """What is known of a backbone before it is built; see `register_backbone`."""
 
     name: str
-    target: Build | str
+    target: Build | str  # or MODULE:CLASS
     binary: bool
     settings: frozenset[str]
-    plugin: Plugin | None = None
+    plugin: Plugin | None = None  # that registered it; None for burn's own
 
     def build(self, config: BackboneConfig, precision: Precision) -> Backbone:
         """Return the network with new weights, drawn from torch's global random state."""

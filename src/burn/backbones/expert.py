@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
-from burn.backbones.config import BackboneConfig
+from burn.backbones.config import BackboneConfig, binary_settings
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.layers.expert import ExpertConv2d
@@ -39,11 +39,7 @@ class ExpertBlockPlan:
 
 
 def expert_plan(config: BackboneConfig) -> tuple[int, tuple[tuple[ExpertBlockPlan, ...], ...]]:
-    """Return the stem's output channels, and the sizes of the blocks of each stage.
-
-    Raises:
-        UserError: With this width, the groups do not divide the channels.
-    """
+    """Return the stem's output channels, and the sizes of the blocks of each stage."""
     widths = [max(8, round(config.width * STEM_CHANNELS * factor)) for factor in (1, *_FACTORS)]
     for groups, (before, after) in zip(_GROUPS, pairwise(widths), strict=True):
         if before % groups or after % groups:
@@ -87,7 +83,6 @@ class Stem(nn.Module):
 def _convolution(
     in_channels: int, out_channels: int, kernel: int, stride: int = 1
 ) -> nn.Sequential:
-    """Return a float convolution with BN and ReLU."""
     return nn.Sequential(
         nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(out_channels),
@@ -133,17 +128,9 @@ class ExpertLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.norm = nn.BatchNorm2d(in_channels, eps=_EPS)
+        settings = config.experts, *binary_settings(config, precision)
         self.convolution = ExpertConv2d(
-            in_channels,
-            out_channels,
-            kernel,
-            stride,
-            groups,
-            config.experts,
-            precision,
-            config.activation_gradient,
-            config.weight_gradient,
-            config.weight_init,
+            in_channels, out_channels, kernel, stride, groups, *settings
         )
         self.gate = ChannelGate(in_channels, out_channels, bias=False)
         self.activation = nn.PReLU(out_channels)

@@ -137,7 +137,6 @@ def _shrink_stem(model: nn.Module, config: BackboneConfig) -> None:
 
 
 def _set_strides(model: nn.Module, config: BackboneConfig) -> None:
-    """Set the strides of a plain ResNet's stages to those of the configuration."""
     assert config.resnet_strides is not None
     if type(model) is not ResNet:
         raise UserError(f"backbone {config.name} is not a ResNet: leave resnet_strides unset")

@@ -27,7 +27,7 @@ _Activation = Literal["none", "relu", "relu6"]
 _ACTIVATIONS: dict[type[nn.Module], _Activation] = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 # Synchronized BN in eval mode is BN: a run on several GPUs has converted the teacher too.
 _NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, SyncNorm)
-_NORMS_WITH_ACTIVATION = (BatchNormAct2d, SyncBatchNormAct)
+_ACTIVATED_NORMS = (BatchNormAct2d, SyncBatchNormAct)
 # Pixels that a network takes at once on a CPU. ResNets take 8 images of 224×224: their maps then
 # stay small enough for the allocator to use the same memory again; 16 images take 6 % longer.
 # The maps of the others are six times as wide, and fit the second-level cache in smaller parts.
@@ -216,7 +216,7 @@ def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Ste
     for module in modules:
         inside = module if isinstance(module, nn.Sequential) else [module]
         for part in inside:
-            if isinstance(part, _NORMS_WITH_ACTIVATION):
+            if isinstance(part, _ACTIVATED_NORMS):
                 layers += [part, cast(nn.Module, part.drop), cast(nn.Module, part.act)]
             elif part is not None:
                 layers.append(part)
@@ -225,7 +225,9 @@ def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Ste
     while layers:
         layer = layers.pop(0)
         if type(layer) in (nn.Conv2d, Conv2dSame) and layer.padding_mode == "zeros":
-            norm = layers.pop(0) if layers and _is_norm(layers[0]) else None
+            norm = None
+            if layers and (type(layers[0]) in _NORMS or isinstance(layers[0], _ACTIVATED_NORMS)):
+                norm = layers.pop(0)
             convolution = _Convolution(
                 cast(nn.Conv2d, layer), cast(nn.BatchNorm2d | None, norm), dtype
             )
@@ -237,10 +239,6 @@ def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Ste
         else:
             raise _UnknownLayer
     return steps
-
-
-def _is_norm(layer: nn.Module) -> bool:
-    return type(layer) in _NORMS or isinstance(layer, _NORMS_WITH_ACTIVATION)
 
 
 class _Residual:

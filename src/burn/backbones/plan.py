@@ -79,7 +79,7 @@ class ReActNetPlan:
 
 
 def reactnet_plan(config: BackboneConfig) -> ReActNetPlan:
-    """Return a network's plan; UserError if a block's channels are no multiple of those before."""
+    """Return the plan of the ReActNet that a configuration describes."""
     member = REACTNETS[config.name]
     depths = member.depths if config.depths is None else config.depths
     width = config.width * member.width

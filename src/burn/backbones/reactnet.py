@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
-from burn.backbones.config import BackboneConfig
+from burn.backbones.config import BackboneConfig, binary_settings
 from burn.backbones.plan import BinaryConvolutionPlan, reactnet_plan
 from burn.core.types import Precision
 from burn.layers import BinaryConv2d, RPReLU
@@ -39,16 +39,8 @@ class Block(nn.Module):
         super().__init__()
 
         def convolution(plan: BinaryConvolutionPlan) -> BinaryConv2d:
-            return BinaryConv2d(
-                plan.in_channels,
-                plan.out_channels,
-                plan.kernel,
-                plan.stride,
-                precision,
-                config.activation_gradient,
-                config.weight_gradient,
-                config.weight_init,
-            )
+            sizes = plan.in_channels, plan.out_channels, plan.kernel, plan.stride
+            return BinaryConv2d(*sizes, *binary_settings(config, precision))
 
         self.stride, self.repeat = spatial.stride, pointwise.out_channels // pointwise.in_channels
         self.spatial = convolution(spatial)

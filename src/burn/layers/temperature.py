@@ -56,11 +56,8 @@ class SoftBinaryConv2d(BinaryConv2d):
     """Binary convolution whose weights are soft in training while its temperature is above 0.
 
     In eval mode, and at other precisions than BINARY, it is a `BinaryConv2d`. The temperature is 0
-    until `Backbone.at_progress` sets it. It follows from the progress of training and is therefore
-    not part of the state dict. The arguments are those of `BinaryConv2d`.
-
-    Attributes:
-        temperature: A scalar, T of `soft_weight`.
+    until `Backbone.at_progress` sets it; it is T of `soft_weight`. It follows from the progress of
+    training and is therefore not part of the state dict. The arguments are those of `BinaryConv2d`.
     """
 
     temperature: Tensor
