@@ -72,7 +72,6 @@ class SwavConfig:
 
 
 def _views(view: Any, config: SwavConfig) -> tuple[Any, ...]:
-    """Return the augmentation of two views of full size and of the small crops."""
     small = dataclasses.replace(
         view, size=config.small_size, resize=None, crop_scale=config.small_scale
     )
