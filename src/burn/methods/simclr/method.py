@@ -24,10 +24,6 @@ class Simclr(Method):
 
     With several processes, the images of all of them repel each other; each process must bring the
     same number of images.
-
-    Args:
-        backbone: The network that is trained.
-        config: Settings of the head and of the loss.
     """
 
     num_views = 2
