@@ -6,7 +6,6 @@ arXiv 2211.12933.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
-from burn.backbones.config import BackboneConfig
+from burn.backbones.config import BackboneConfig, binary_settings
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.layers.gate import ChannelGate, channel_means
@@ -35,19 +34,12 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class BNextBlockPlan:
-    """Sizes of a block.
-
-    Attributes:
-        in_channels: Number of input channels, which its 3×3 convolution keeps.
-        out_channels: Number of output channels, as many or twice as many.
-        stride: Stride of the 3×3 convolution.
-        multiplies: Whether the shortcut of the 3×3 convolution multiplies its output too.
-    """
+    """Sizes of a block, whose 3×3 convolution keeps the number of channels and has the stride."""
 
     in_channels: int
-    out_channels: int
+    out_channels: int  # as many or twice as many
     stride: int
-    multiplies: bool
+    multiplies: bool  # whether the shortcut of the 3×3 convolution multiplies its output too
 
 
 def stem_channels(name: str) -> int:
@@ -56,16 +48,11 @@ def stem_channels(name: str) -> int:
 
 
 def num_blocks(name: str) -> int:
-    """Return the number of blocks."""
     return 1 + sum(_SIZES[name][1])
 
 
 def bnext_plan(config: BackboneConfig) -> tuple[BNextBlockPlan, ...]:
-    """Return the sizes of the blocks of the network that a configuration describes.
-
-    Raises:
-        UserError: With this width, a block's channels are neither kept nor doubled.
-    """
+    """Return the sizes of the blocks of the network that a configuration describes."""
     stem, counts = _SIZES[config.name]
     factors = [1, 2, *(4 * 2**i for i, count in enumerate(counts) for _ in range(count))]
     widths = [max(8, round(config.width * stem * factor)) for factor in factors]
@@ -89,31 +76,15 @@ class MixedLayer(nn.Module):
 
     With x the input and p(x) = x, or the mean over 2×2 pixels where the stride is 2:
 
-        y = PReLU(BN(binary convolution(x)))
+        y = activation(norm(convolution(x)))
         z = gate(mean over all pixels of mix(p(x), y)) · y
 
-    and the output is BN₂(z) + p(x) or, where the layer multiplies,
+    and the output is second_norm(z) + p(x) or, where the layer multiplies,
 
-        BN₂(z · s) + s  with  s = p(PReLU₂(x)).
+        second_norm(z · s) + s  with  s = p(shortcut_activation(x)).
 
-    It maps (batch, channels, h, w) to (batch, channels, ⌈h/stride⌉, ⌈w/stride⌉).
-
-    Args:
-        channels: Number of input and of output channels.
-        kernel: Side of the kernel in pixels, 3 or 1.
-        stride: Stride of the convolution.
-        multiplies: Whether the shortcut multiplies too.
-        config: Gradients and initialization of the convolution.
-        precision: Whether activations and weights are binary.
-
-    Attributes:
-        convolution: The binary convolution, which contains its RSign.
-        norm: BN after the convolution.
-        activation: PReLU after `norm`.
-        mix: Mixture of the input and the activation's output, from which the gate is computed.
-        gate: Squeeze-and-excitation, which scales the activation's output.
-        second_norm: BN before the shortcut is added.
-        shortcut_activation: PReLU of the shortcut where the layer multiplies, else None.
+    Activations are PReLU. It maps (batch, channels, h, w) to (batch, channels, ⌈h/stride⌉,
+    ⌈w/stride⌉), with a kernel of 3×3 or 1×1.
     """
 
     def __init__(
@@ -128,14 +99,7 @@ class MixedLayer(nn.Module):
         super().__init__()
         self.stride = stride
         self.convolution = SoftBinaryConv2d(
-            channels,
-            channels,
-            kernel,
-            stride,
-            precision,
-            config.activation_gradient,
-            config.weight_gradient,
-            config.weight_init,
+            channels, channels, kernel, stride, *binary_settings(config, precision)
         )
         self.norm = nn.BatchNorm2d(channels)
         self.activation = nn.PReLU(channels)
@@ -165,11 +129,6 @@ class Block(nn.Module):
 
     Two layers read the same map, and their outputs are concatenated, which doubles the number of
     channels.
-
-    Args:
-        plan: Sizes of the block.
-        config: Gradients and initialization of the convolutions.
-        precision: Whether activations and weights are binary.
     """
 
     def __init__(self, plan: BNextBlockPlan, config: BackboneConfig, precision: Precision) -> None:
@@ -197,21 +156,14 @@ class BNext(Backbone):
     In training with binary weights these are soft at first, and become binary while a temperature
     falls from 1 to `config.temperature` (see `soft_weight`). In eval mode they are always signs. As
     long as nobody calls `at_progress`, they are signs in training too.
-
-    Args:
-        config: Name, width, strides, temperature, gradients and initialization.
-        precision: Whether activations and weights are binary.
-
-    Raises:
-        UserError: The width does not suit the layers; see `bnext_plan`.
     """
 
     def __init__(self, config: BackboneConfig, precision: Precision) -> None:
         plan = bnext_plan(config)
         super().__init__(config, num_features=plan[-1].out_channels)
         self.precision = precision
-        stem_stride = 2 if config.stem_stride is None else config.stem_stride
-        self.stem = nn.Conv2d(3, plan[0].in_channels, 3, stem_stride, padding=1, bias=False)
+        stride = config.stem_stride or 2
+        self.stem = nn.Conv2d(3, plan[0].in_channels, 3, stride, padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(plan[0].in_channels)
         self.blocks = nn.ModuleList(Block(block, config, precision) for block in plan)
         self.activation = nn.PReLU(self.num_features)
@@ -220,11 +172,9 @@ class BNext(Backbone):
 
     def at_progress(self, progress: float) -> None:
         temperature = falling_temperature(progress, self.config.temperature)
-        for convolution in self._convolutions():
-            convolution.temperature.fill_(temperature)
-
-    def _convolutions(self) -> Iterator[SoftBinaryConv2d]:
-        return (module for module in self.modules() if isinstance(module, SoftBinaryConv2d))
+        for module in self.modules():
+            if isinstance(module, SoftBinaryConv2d):
+                module.temperature.fill_(temperature)
 
     def trunk(self, images: Tensor) -> Tensor:
         x = self.stem_norm(self.stem(self.normalize(images)))

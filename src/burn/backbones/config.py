@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burn.core.types import ActivationGradient, WeightGradient, WeightInit
+from burn.core.types import ActivationGradient, Precision, WeightGradient, WeightInit
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -59,3 +59,10 @@ class BackboneConfig:
     weight_init: WeightInit = "fan_in"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+
+
+def binary_settings(
+    config: BackboneConfig, precision: Precision
+) -> tuple[Precision, ActivationGradient, WeightGradient, WeightInit]:
+    """Return the last arguments of `BinaryConv2d`, the same in all binary layers of a network."""
+    return precision, config.activation_gradient, config.weight_gradient, config.weight_init

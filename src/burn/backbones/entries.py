@@ -5,7 +5,7 @@ Any other name is an architecture of timm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,65 +26,30 @@ Builder = TypeVar("Builder", bound=Build)
 
 @dataclass(frozen=True)
 class BackboneEntry:
-    """Description of a backbone that is known before it is built.
-
-    Attributes:
-        name: Value of `--backbone.name`.
-        target: Callable that builds it from a `BackboneConfig` and a `Precision`: its class, a
-            function, or the text MODULE:CLASS.
-        binary: Whether it has binary layers, and therefore training stages.
-        settings: Fields of `BackboneConfig` that it uses, besides name, mean and std.
-        plugin: The plugin that registered it, or None for burn's own.
-    """
+    """What is known of a backbone before it is built; see `register_backbone`."""
 
     name: str
-    target: Build | str
+    target: Build | str  # or MODULE:CLASS
     binary: bool
     settings: frozenset[str]
-    plugin: Plugin | None = None
+    plugin: Plugin | None = None  # that registered it; None for burn's own
 
     def build(self, config: BackboneConfig, precision: Precision) -> Backbone:
         """Return the network with new weights, drawn from torch's global random state."""
         return resolve(self.target)(config, precision)  # type: ignore[no-any-return]
 
 
-_GRADIENTS = ("activation_gradient", "weight_gradient", "weight_init")
+def _family(names: Iterable[str], target: str, *settings: str) -> dict[str, BackboneEntry]:
+    common = ("width", "stem_stride", "stage_strides")
+    gradients = ("activation_gradient", "weight_gradient", "weight_init")
+    used = frozenset((*common, *gradients, *settings))
+    return {name: BackboneEntry(name, target, binary=True, settings=used) for name in names}
+
+
 BACKBONES: dict[str, BackboneEntry] = {
-    **{
-        name: BackboneEntry(
-            name,
-            "burn.backbones.reactnet:ReActNet",
-            binary=True,
-            settings=frozenset(
-                {
-                    "width",
-                    "stem_stride",
-                    "stage_strides",
-                    "depths",
-                    "feature_layer",
-                    *_GRADIENTS,
-                }
-            ),
-        )
-        for name in REACTNETS
-    },
-    **{
-        name: BackboneEntry(
-            name,
-            "burn.backbones.bnext:BNext",
-            binary=True,
-            settings=frozenset(
-                {"width", "stem_stride", "stage_strides", "temperature", *_GRADIENTS}
-            ),
-        )
-        for name in BNEXT
-    },
-    EXPERT: BackboneEntry(
-        EXPERT,
-        "burn.backbones.expert:ExpertNet",
-        binary=True,
-        settings=frozenset({"width", "stem_stride", "stage_strides", "experts", *_GRADIENTS}),
-    ),
+    **_family(REACTNETS, "burn.backbones.reactnet:ReActNet", "depths", "feature_layer"),
+    **_family(BNEXT, "burn.backbones.bnext:BNext", "temperature"),
+    **_family([EXPERT], "burn.backbones.expert:ExpertNet", "experts"),
 }
 
 

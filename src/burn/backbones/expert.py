@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
-from burn.backbones.config import BackboneConfig
+from burn.backbones.config import BackboneConfig, binary_settings
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.layers.expert import ExpertConv2d
@@ -30,27 +30,16 @@ _EPS = 1e-4
 
 @dataclass(frozen=True)
 class ExpertBlockPlan:
-    """Sizes of a block.
-
-    Attributes:
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        stride: Stride of the first convolution.
-        groups: Number of groups of channels of the 3×3 convolutions.
-    """
+    """Sizes of a block."""
 
     in_channels: int
     out_channels: int
-    stride: int
-    groups: int
+    stride: int  # of the first convolution
+    groups: int  # of the channels of the 3×3 convolutions
 
 
 def expert_plan(config: BackboneConfig) -> tuple[int, tuple[tuple[ExpertBlockPlan, ...], ...]]:
-    """Return the stem's output channels, and the sizes of the blocks of each stage.
-
-    Raises:
-        UserError: With this width, the groups do not divide the channels.
-    """
+    """Return the stem's output channels, and the sizes of the blocks of each stage."""
     widths = [max(8, round(config.width * STEM_CHANNELS * factor)) for factor in (1, *_FACTORS)]
     for groups, (before, after) in zip(_GROUPS, pairwise(widths), strict=True):
         if before % groups or after % groups:
@@ -73,12 +62,8 @@ class Stem(nn.Module):
     """Float stem: a 3×3 convolution, then two reductions side by side, then a 1×1 convolution.
 
     BN and ReLU follow every convolution. One reduction is a 1×1 and a 3×3 convolution, the other a
-    maximum over 3×3 pixels; their outputs are concatenated.
-
-    Args:
-        channels: Number of output channels, a multiple of 4.
-        stride: Stride of the first convolution.
-        second_stride: Stride of both reductions.
+    maximum over 3×3 pixels; their outputs are concatenated. `channels`, those of the output, are a
+    multiple of 4.
     """
 
     def __init__(self, channels: int, stride: int, second_stride: int) -> None:
@@ -98,7 +83,6 @@ class Stem(nn.Module):
 def _convolution(
     in_channels: int, out_channels: int, kernel: int, stride: int = 1
 ) -> nn.Sequential:
-    """Return a float convolution with BN and ReLU."""
     return nn.Sequential(
         nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(out_channels),
@@ -128,24 +112,8 @@ class ExpertLayer(nn.Module):
     """Binary layer of the expert network: PReLU(gate(m) · experts(z, m)) with z = BN(x).
 
     m are the means of z over all pixels: they choose the expert, and scale the output per channel.
-    It maps (batch, in_channels, h, w) to (batch, out_channels, ⌈h/stride⌉, ⌈w/stride⌉). The
-    shortcut is added by the block.
-
-    Args:
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        kernel: Side of the kernel in pixels, 3 or 1.
-        stride: Stride of the convolution.
-        groups: Number of groups of channels.
-        config: Experts, gradients and initialization of the convolution.
-        precision: Whether activations and weights are binary.
-
-    Attributes:
-        norm: BN before the sign.
-        convolution: The binary convolution, with its experts, their choice and a factor per
-            channel.
-        gate: Squeeze-and-excitation without biases.
-        activation: PReLU.
+    It maps (batch, in_channels, h, w) to (batch, out_channels, ⌈h/stride⌉, ⌈w/stride⌉), with a
+    kernel of 3×3 or 1×1. The shortcut is added by the block.
     """
 
     def __init__(
@@ -160,17 +128,9 @@ class ExpertLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.norm = nn.BatchNorm2d(in_channels, eps=_EPS)
+        settings = config.experts, *binary_settings(config, precision)
         self.convolution = ExpertConv2d(
-            in_channels,
-            out_channels,
-            kernel,
-            stride,
-            groups,
-            config.experts,
-            precision,
-            config.activation_gradient,
-            config.weight_gradient,
-            config.weight_init,
+            in_channels, out_channels, kernel, stride, groups, *settings
         )
         self.gate = ChannelGate(in_channels, out_channels, bias=False)
         self.activation = nn.PReLU(out_channels)
@@ -185,11 +145,6 @@ class Block(nn.Module):
     """Block of the expert network: two grouped 3×3 convolutions and a 1×1, each with a shortcut.
 
     The shortcuts are identities, except for the first one where the block changes the map's shape.
-
-    Args:
-        plan: Sizes of the block.
-        config: Experts, gradients and initialization of the convolutions.
-        precision: Whether activations and weights are binary.
     """
 
     def __init__(self, plan: ExpertBlockPlan, config: BackboneConfig, precision: Precision) -> None:
@@ -217,23 +172,15 @@ class ExpertNet(Backbone):
 
     The stem and the shortcuts between stages stay in float. The total stride is 32 by default:
     `config.stem_stride` is that of the stem's first convolution, and `config.stage_strides` are
-    those of the stem's second half and of the second to fourth stages.
-
-    Args:
-        config: Width, strides, experts, gradients and initialization.
-        precision: Whether activations and weights are binary. Below BINARY the experts are one; see
-            `ExpertConv2d`.
-
-    Raises:
-        UserError: The width does not suit the layers; see `expert_plan`.
+    those of the stem's second half and of the second to fourth stages. Below precision BINARY the
+    experts are one; see `ExpertConv2d`.
     """
 
     def __init__(self, config: BackboneConfig, precision: Precision) -> None:
         stem, stages = expert_plan(config)
         super().__init__(config, num_features=stages[-1][-1].out_channels)
         self.precision = precision
-        stem_stride = 2 if config.stem_stride is None else config.stem_stride
-        self.stem = Stem(stem, stem_stride, config.stage_strides[0])
+        self.stem = Stem(stem, config.stem_stride or 2, config.stage_strides[0])
         self.stages = nn.ModuleList(
             nn.Sequential(*(Block(block, config, precision) for block in stage)) for stage in stages
         )

@@ -14,10 +14,7 @@ def problems(
 ) -> str:
     """Describe what does not fit, at most two kinds of problems; empty where all weights fit.
 
-    Args:
-        present: Shapes of the weights by name.
-        expected: Shapes in the network by name.
-        unknown: Names of weights that the network has no place for.
+    `unknown` are names of weights that the network has no place for.
     """
     # BN counters appear in newer files only and are not used.
     missing = [

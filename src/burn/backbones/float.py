@@ -26,13 +26,8 @@ class FloatBackbone(Backbone):
     """timm model as a feature extractor, with the model's own pooling.
 
     A transformer pools by its class token or by the mean of its tokens. Its position embeddings are
-    resampled to the images' size where the architecture supports that.
-
-    Args:
-        config: Settings whose `name` is an architecture of timm.
-
-    Raises:
-        UserError: timm has no such architecture, or it cannot be built with these settings.
+    resampled to the images' size where the architecture supports that. UserError says what timm
+    does not have, or cannot build with these settings.
     """
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -106,10 +101,7 @@ class FloatBackbone(Backbone):
 
 
 def published(name: str) -> PretrainedCfg:
-    """Return timm's configuration of an architecture, or of its weights for a name with a tag.
-
-    Args:
-        name: NAME or NAME.TAG.
+    """Return timm's configuration of an architecture, or of its weights for NAME.TAG.
 
     Raises:
         UserError: timm has no such name; the message lists similar ones.
@@ -145,7 +137,6 @@ def _shrink_stem(model: nn.Module, config: BackboneConfig) -> None:
 
 
 def _set_strides(model: nn.Module, config: BackboneConfig) -> None:
-    """Set the strides of a plain ResNet's stages to those of the configuration."""
     assert config.resnet_strides is not None
     if type(model) is not ResNet:
         raise UserError(f"backbone {config.name} is not a ResNet: leave resnet_strides unset")

@@ -27,7 +27,7 @@ _Activation = Literal["none", "relu", "relu6"]
 _ACTIVATIONS: dict[type[nn.Module], _Activation] = {nn.ReLU: "relu", nn.ReLU6: "relu6"}
 # Synchronized BN in eval mode is BN: a run on several GPUs has converted the teacher too.
 _NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, SyncNorm)
-_NORMS_WITH_ACTIVATION = (BatchNormAct2d, SyncBatchNormAct)
+_ACTIVATED_NORMS = (BatchNormAct2d, SyncBatchNormAct)
 # Pixels that a network takes at once on a CPU. ResNets take 8 images of 224×224: their maps then
 # stay small enough for the allocator to use the same memory again; 16 images take 6 % longer.
 # The maps of the others are six times as wide, and fit the second-level cache in smaller parts.
@@ -38,9 +38,7 @@ _EFFICIENTNET_PIXELS = 3 * 224 * 224
 class FoldedNetwork:
     """Function from normalized images (batch, 3, height, width) to the network's last map.
 
-    Args:
-        parts: Functions that are applied one after the other.
-        pixels: Number of pixels of the images that are best computed at once on a CPU.
+    `pixels` is the number of pixels of the images that are best computed at once on a CPU.
     """
 
     def __init__(self, parts: Iterable[Callable[[Tensor], Tensor]], pixels: int) -> None:
@@ -62,12 +60,8 @@ class FoldedNetwork:
 def fold(model: nn.Module, dtype: torch.dtype) -> FoldedNetwork | None:
     """Return a faster equivalent of timm's `model.forward_features` in eval mode.
 
-    Args:
-        model: Network of timm. Its weights are copied as they are now.
-        dtype: Number format in which the copy computes; it takes maps of this format.
-
-    Returns:
-        The function, or None if the network has a layer that cannot be folded.
+    It copies the weights as they are now, and takes and computes maps of the given dtype. None
+    stands for a network with a layer that cannot be folded.
     """
     try:
         if type(model) is ResNet:
@@ -124,10 +118,12 @@ class _UnknownLayer(Exception):
 
 
 class _Convolution:
-    """Convolution with BN folded into it, which can add another map and apply an activation.
+    """Convolution with BN folded into it, which can add another map and then applies `activation`.
 
     On a CPU, oneDNN does all of it in one pass, with weights that are laid out for it once.
     """
+
+    activation: _Activation = "none"
 
     def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d | None, dtype: torch.dtype) -> None:
         weight, bias = conv.weight.detach(), conv.bias
@@ -149,9 +145,8 @@ class _Convolution:
             raise _UnknownLayer
         self._packed = False
 
-    def __call__(
-        self, x: Tensor, plus: Tensor | None = None, *, activation: _Activation = "none"
-    ) -> Tensor:
+    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        activation = self.activation
         padding, stride, dilation, groups = self._settings
         if self._pads:
             x = pad_same(x, self._kernel, stride, dilation)  # type: ignore[arg-type]
@@ -212,17 +207,7 @@ def _onednn(dtype: torch.dtype) -> bool:
     return bool(right)
 
 
-class _Step:
-    """Convolution with its activation, or pooling."""
-
-    def __init__(self, run: _Convolution | nn.Module, *, activation: _Activation = "none") -> None:
-        self.run = run
-        self.activation: _Activation = activation
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if isinstance(self.run, _Convolution):
-            return self.run(x, activation=self.activation)
-        return self.run(x)
+_Step = _Convolution | nn.MaxPool2d | nn.AvgPool2d
 
 
 def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Step]:
@@ -231,7 +216,7 @@ def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Ste
     for module in modules:
         inside = module if isinstance(module, nn.Sequential) else [module]
         for part in inside:
-            if isinstance(part, _NORMS_WITH_ACTIVATION):
+            if isinstance(part, _ACTIVATED_NORMS):
                 layers += [part, cast(nn.Module, part.drop), cast(nn.Module, part.act)]
             elif part is not None:
                 layers.append(part)
@@ -240,24 +225,20 @@ def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Ste
     while layers:
         layer = layers.pop(0)
         if type(layer) in (nn.Conv2d, Conv2dSame) and layer.padding_mode == "zeros":
-            norm = layers.pop(0) if layers and _is_norm(layers[0]) else None
+            norm = None
+            if layers and (type(layers[0]) in _NORMS or isinstance(layers[0], _ACTIVATED_NORMS)):
+                norm = layers.pop(0)
             convolution = _Convolution(
                 cast(nn.Conv2d, layer), cast(nn.BatchNorm2d | None, norm), dtype
             )
-            activation: _Activation = "none"
-            if layers:
-                activation = _ACTIVATIONS.get(type(layers[0]), "none")
-            steps.append(_Step(convolution, activation=activation))
-            del layers[: int(activation != "none")]
+            if layers and type(layers[0]) in _ACTIVATIONS:
+                convolution.activation = _ACTIVATIONS[type(layers.pop(0))]
+            steps.append(convolution)
         elif type(layer) in (nn.MaxPool2d, nn.AvgPool2d):
-            steps.append(_Step(layer))
+            steps.append(cast(_Step, layer))
         else:
             raise _UnknownLayer
     return steps
-
-
-def _is_norm(layer: nn.Module) -> bool:
-    return type(layer) in _NORMS or isinstance(layer, _NORMS_WITH_ACTIVATION)
 
 
 class _Residual:
@@ -266,10 +247,10 @@ class _Residual:
     def __init__(self, steps: list[_Step], shortcut: list[_Step], activation: _Activation) -> None:
         *self._first, self._last = steps
         self._shortcut = shortcut
-        self._activation: _Activation = activation
-        last = self._last
-        self._sums = isinstance(last.run, _Convolution) and last.activation == "none"
-        if not self._sums and activation != "none":
+        self._sums = isinstance(self._last, _Convolution) and self._last.activation == "none"
+        if self._sums:
+            cast(_Convolution, self._last).activation = activation
+        elif activation != "none":
             raise _UnknownLayer
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -278,6 +259,6 @@ class _Residual:
             shortcut = step(shortcut)
         for step in self._first:
             x = step(x)
-        if not self._sums:
-            return self._last(x).add_(shortcut)
-        return cast(_Convolution, self._last.run)(x, shortcut, activation=self._activation)
+        if self._sums:
+            return cast(_Convolution, self._last)(x, shortcut)
+        return self._last(x).add_(shortcut)

@@ -13,9 +13,8 @@ from burn.backbones.config import BackboneConfig
 class LateBackbone:
     """Backbone whose settings and shapes are known, but whose weights are loaded by `build`.
 
-    Args:
-        described: The network on torch's meta device.
-        make: Builds the network with its weights, in eval mode.
+    `described` is the network on torch's meta device; `make` builds it with its weights, in eval
+    mode.
     """
 
     def __init__(self, described: Backbone, make: Callable[[], Backbone]) -> None:
@@ -24,17 +23,14 @@ class LateBackbone:
 
     @property
     def config(self) -> BackboneConfig:
-        """Settings of the backbone."""
         return self.described.config
 
     @property
     def num_features(self) -> int:
-        """Number of features of an image."""
         return self.described.num_features
 
     @property
     def fixed_size(self) -> int | None:
-        """The only side in pixels that images may have, or None where several are possible."""
         return self.described.fixed_size
 
     def build(self) -> Backbone:

@@ -15,13 +15,8 @@ from burn.core.errors import UserError
 class ModuleBackbone(Backbone):
     """Float backbone around a copy of a module that maps images in [0, 1] to features.
 
-    Args:
-        module: Maps float32 (batch, 3, height, width) to (batch, features), and normalizes the
-            images itself.
-        size: Side in pixels of the images with which the module is tried.
-
-    Raises:
-        UserError: The module cannot take such images, or does not give one vector for each.
+    The module maps float32 (batch, 3, height, width) to (batch, features), and normalizes the
+    images itself. It is tried with images of `size` pixels; UserError if that fails.
     """
 
     def __init__(self, module: nn.Module, size: int) -> None:
@@ -46,7 +41,6 @@ class ModuleBackbone(Backbone):
         self.module = module
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features of shape (batch, num_features)."""
         if images.dtype == torch.uint8:
             images = images.to(torch.float32) / 255
         return self.module(images)

@@ -24,42 +24,24 @@ _OLD_NAME = re.compile(r"""^\s*['"](\w+)['"]\s*:""", re.MULTILINE)
 
 
 def require_known(name: str) -> None:
-    """Check that burn, a plugin or timm has a backbone of this name; a tag is not checked.
-
-    Args:
-        name: NAME, or NAME.TAG for an architecture of timm.
-
-    Raises:
-        UserError: There is none; the message lists similar names.
-    """
+    """Raise UserError unless burn, a plugin or timm has NAME; a TAG after a dot is not checked."""
     if name in BACKBONES:
         return
-    stem = name.partition(".")[0]
+    stem, names = name.partition(".")[0], _names_in_source()
     # Asking timm, which sorts its names at every call, would take a tenth of a run of one step.
-    if stem not in _names_in_source() and stem not in (names := _timm_names()):
+    if stem not in names and "timm" in sys.modules:
+        import timm
+
+        names |= frozenset(timm.list_models())  # plugins may have added some
+    if stem not in names:
         raise unknown(name, "give reactnet_a or a timm name", (*BACKBONES, *sorted(names)))
 
 
 def unknown(name: str, what: str, candidates: Iterable[str]) -> UserError:
-    """Return the error about an unknown name.
-
-    Args:
-        name: The name.
-        what: What to give instead.
-        candidates: Names from which similar ones are listed.
-    """
+    """Return the error about an unknown name: what to give instead, and similar candidates."""
     near = difflib.get_close_matches(name, list(candidates), n=3, cutoff=0.5)
     hint = f"; similar names: {', '.join(near)}" if near else ""
     return UserError(f"unknown backbone {name!r}: {what}{hint}")
-
-
-def _timm_names() -> frozenset[str]:
-    """Return the names of timm's architectures; plugins may have added some once it is imported."""
-    if "timm" in sys.modules:
-        import timm
-
-        return frozenset(timm.list_models()) | _names_in_source()
-    return _names_in_source()
 
 
 @lru_cache(maxsize=1)

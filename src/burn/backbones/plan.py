@@ -29,15 +29,10 @@ MOST_BLOCKS = 64  # of a stage
 
 @dataclass(frozen=True)
 class Member:
-    """A network of the ReActNet family.
+    """A network of the ReActNet family."""
 
-    Attributes:
-        width: Factor on the channels of ReActNet-A.
-        depths: Number of blocks of each of the five stages, whose widths are `WIDTHS`.
-    """
-
-    width: float
-    depths: tuple[int, ...]
+    width: float  # factor on the channels of ReActNet-A
+    depths: tuple[int, ...]  # number of blocks of each of the five stages, whose widths are WIDTHS
 
 
 REACTNETS: dict[str, Member] = {
@@ -53,62 +48,38 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class BinaryConvolutionPlan:
-    """Sizes of a binary convolution, whose padding keeps height and width at stride 1.
+    """Sizes of a binary convolution, whose padding keeps height and width at stride 1."""
 
-    Attributes:
-        name: Name of the layer in the network, such as `blocks.0.spatial`.
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        kernel: Side of the kernel in pixels, 3 or 1.
-        stride: 1 or 2.
-    """
-
-    name: str
+    name: str  # in the network, such as blocks.0.spatial
     in_channels: int
     out_channels: int
-    kernel: int
-    stride: int
+    kernel: int  # side in pixels, 3 or 1
+    stride: int  # 1 or 2
 
 
 @dataclass(frozen=True)
 class ReActNetPlan:
-    """Sizes of all layers of a ReActNet.
-
-    Attributes:
-        stem_channels: Output channels of the stem, a 3×3 float convolution.
-        stem_stride: Stride of the stem, 1 or 2.
-        blocks: The two binary convolutions of each block, 3×3 and then 1×1.
-        trunk_blocks: Number of blocks before the last stage.
-        feature_layer: Whether Linear and ReLU, as wide as the features, follow the pooling.
-        feature_norm: Whether BN without weight and bias follows it.
-    """
+    """Sizes of all layers of a ReActNet, whose stem is a 3×3 float convolution."""
 
     stem_channels: int
     stem_stride: int
-    blocks: tuple[tuple[BinaryConvolutionPlan, BinaryConvolutionPlan], ...]
-    trunk_blocks: int
-    feature_layer: bool
-    feature_norm: bool
+    blocks: tuple[tuple[BinaryConvolutionPlan, BinaryConvolutionPlan], ...]  # 3×3 and then 1×1
+    trunk_blocks: int  # number of blocks before the last stage
+    feature_layer: bool  # Linear and ReLU, as wide as the features, follow the pooling
+    feature_norm: bool  # BN without weight and bias follows it
 
     @property
     def num_features(self) -> int:
-        """Number of features of an image."""
         return self.blocks[-1][1].out_channels
 
     @property
     def convolutions(self) -> Iterator[BinaryConvolutionPlan]:
-        """All binary convolutions in order."""
         for block in self.blocks:
             yield from block
 
 
 def reactnet_plan(config: BackboneConfig) -> ReActNetPlan:
-    """Return the plan of the ReActNet that a configuration describes.
-
-    Raises:
-        UserError: With this width, the output channels of a block are not a multiple of its input
-            channels.
-    """
+    """Return the plan of the ReActNet that a configuration describes."""
     member = REACTNETS[config.name]
     depths = member.depths if config.depths is None else config.depths
     width = config.width * member.width
@@ -158,12 +129,8 @@ def parameter_shapes(plan: ReActNetPlan) -> dict[str, Shape]:
 
     channels("stem_norm.weight", "stem_norm.bias", count=plan.stem_channels)
     for part in plan.convolutions:
-        shapes[f"{part.name}.weight"] = (
-            part.out_channels,
-            part.in_channels,
-            part.kernel,
-            part.kernel,
-        )
+        kernel = (part.kernel, part.kernel)
+        shapes[f"{part.name}.weight"] = (part.out_channels, part.in_channels, *kernel)
         shapes[f"{part.name}.sign.shift"] = (part.in_channels,)
         channels(
             *(f"{part.name}_norm.{name}" for name in ("weight", "bias")),

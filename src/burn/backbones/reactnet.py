@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
-from burn.backbones.config import BackboneConfig
+from burn.backbones.config import BackboneConfig, binary_settings
 from burn.backbones.plan import BinaryConvolutionPlan, reactnet_plan
 from burn.core.types import Precision
 from burn.layers import BinaryConv2d, RPReLU
 from burn.layers.block import train_block
 from burn.layers.chain import Chain
+from burn.layers.gate import channel_means
 from burn.layers.half import Half
 
 
@@ -26,12 +27,6 @@ class Block(nn.Module):
     pool. Where the 1×1 convolution doubles the number of channels, its shortcut is the input twice.
     ReActNet's authors write this as two convolutions whose outputs are concatenated, which is the
     same function with the same parameters.
-
-    Args:
-        spatial: Sizes of the 3×3 convolution.
-        pointwise: Sizes of the 1×1 convolution.
-        config: Gradients and initialization of the convolutions.
-        precision: Whether activations and weights are binary.
     """
 
     def __init__(
@@ -44,16 +39,8 @@ class Block(nn.Module):
         super().__init__()
 
         def convolution(plan: BinaryConvolutionPlan) -> BinaryConv2d:
-            return BinaryConv2d(
-                plan.in_channels,
-                plan.out_channels,
-                plan.kernel,
-                plan.stride,
-                precision,
-                config.activation_gradient,
-                config.weight_gradient,
-                config.weight_init,
-            )
+            sizes = plan.in_channels, plan.out_channels, plan.kernel, plan.stride
+            return BinaryConv2d(*sizes, *binary_settings(config, precision))
 
         self.stride, self.repeat = spatial.stride, pointwise.out_channels // pointwise.in_channels
         self.spatial = convolution(spatial)
@@ -88,13 +75,6 @@ class ReActNet(Backbone):
     `config.stem_stride` and `config.stage_strides` (at the widths 128, 256, 512, 1024) lower it for
     small images. Convolutions, including the stem, start uniform in ±1/sqrt(fan-in), BN at (1, 0),
     shifts at 0 and PReLU slopes at 0.25.
-
-    Args:
-        config: Name, width, depths, strides, feature layer, gradients and initialization.
-        precision: Whether activations and weights are binary.
-
-    Raises:
-        UserError: The width does not suit the layers; see `reactnet_plan`.
     """
 
     def __init__(self, config: BackboneConfig, precision: Precision) -> None:
@@ -138,5 +118,5 @@ class ReActNet(Backbone):
         return Chain(self.stem, self.stem_norm, layers, feature_layer)
 
     def pool(self, features: Tensor) -> Tensor:
-        pooled = features.mean(dim=(2, 3), dtype=torch.promote_types(features.dtype, torch.float32))
+        pooled = channel_means(features)
         return self.feature_layer(pooled) if self.config.feature_layer else pooled

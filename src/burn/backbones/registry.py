@@ -16,24 +16,6 @@ from burn.runtime.hardware import memory_bytes
 if TYPE_CHECKING:
     from burn.backbones.base import Backbone
 
-__all__ = [
-    "Backbone",
-    "BackboneConfig",
-    "build_backbone",
-    "check_backbone",
-    "describe_backbone",
-    "is_binary",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import `Backbone`, and torch with it, when it is first used."""
-    if name != "Backbone":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from burn.backbones.base import Backbone
-
-    return Backbone
-
 
 def build_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
     """Return a backbone in channels-last format, initialized from torch's global random state.
@@ -45,7 +27,7 @@ def build_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
     check_backbone(config)
     import torch
 
-    _check_memory(config, _state_bytes(config, precision))
+    _check_memory(config, precision)
     backbone = _build(config, precision)
     # Not by `Module.to`, which fails where a layer has weights of five dimensions.
     for tensor in (*backbone.parameters(), *backbone.buffers()):
@@ -58,9 +40,6 @@ def describe_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
     """Return the backbone on torch's meta device, with names and shapes but without weights.
 
     It takes no memory, whatever its size, and draws no random numbers.
-
-    Raises:
-        UserError: Name, width, strides and precision do not go together.
     """
     check_backbone(config)
     import torch  # only for a backbone that there is
@@ -102,20 +81,15 @@ def _check_built(built: Any, entry: BackboneEntry) -> None:
 _STATE_BYTES: dict[tuple[object, ...], int] = {}
 
 
-def _state_bytes(config: BackboneConfig, precision: Precision) -> int:
-    """Return the size of a network's parameters and buffers, which nothing is allocated for."""
+def _check_memory(config: BackboneConfig, precision: Precision) -> None:
+    """Raise UserError for a network of which this machine cannot hold two copies in memory."""
     import torch
 
     key = (repr(config), precision, BACKBONES.get(config.name), torch.get_default_dtype())
     if key not in _STATE_BYTES:
         state = describe_backbone(config, precision).state_dict()
         _STATE_BYTES[key] = sum(t.numel() * t.element_size() for t in state.values())
-    return _STATE_BYTES[key]
-
-
-def _check_memory(config: BackboneConfig, size: int) -> None:
-    """Raise UserError for a network of which this machine cannot hold two copies in memory."""
-    memory = memory_bytes()
+    size, memory = _STATE_BYTES[key], memory_bytes()
     if memory is not None and 2 * size > memory:
         raise UserError(
             f"backbone {config.name} of width {config.width:g} takes {size / 1e9:,.1f} GB; this "
@@ -123,15 +97,8 @@ def _check_memory(config: BackboneConfig, size: int) -> None:
         )
 
 
-_OF_ALL = ("name", "mean", "std", "feature_norm")  # the settings that every backbone has
-
-
 def check_backbone(config: BackboneConfig) -> None:
-    """Check that settings are in range and belong to the architecture.
-
-    Raises:
-        UserError: A setting is out of range, or the architecture does not have it.
-    """
+    """Raise UserError for a setting that is out of range or that the architecture does not have."""
     if not 0 < config.width <= 16:
         raise UserError(f"backbone.width {config.width} is not in (0, 16]")
     if config.stem_stride not in (None, 1, 2):
@@ -162,9 +129,9 @@ def check_backbone(config: BackboneConfig) -> None:
             if getattr(config, name) != getattr(BackboneConfig, name):
                 raise UserError(f"backbone {config.name} has no setting {name}")
     else:
+        used = entry.settings | {"name", "mean", "std", "feature_norm"}  # four that all have
         for field in fields(config):
-            has_setting = field.name in entry.settings or field.name in _OF_ALL
-            if not has_setting and getattr(config, field.name) != field.default:
+            if field.name not in used and getattr(config, field.name) != field.default:
                 raise UserError(f"backbone {config.name} has no setting {field.name}")
     if config.feature_norm and config.feature_layer:
         raise UserError(

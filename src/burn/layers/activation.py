@@ -18,23 +18,13 @@ def per_channel(vector: Tensor, like: Tensor) -> Tensor:
 
 
 def shifted_by(shift: Tensor, x: Tensor) -> Tensor:
-    """Return x + shift, which is never -0.0.
-
-    Args:
-        shift: (channels,).
-        x: (batch, channels, height, width).
-    """
+    """Return a map plus shift, (channels,), which is never -0.0."""
     # Adding 0.0 turns a shift of -0.0 into +0.0, and the sum of a number and its opposite is +0.0.
     return x + (per_channel(shift, x) + 0.0)
 
 
 def sum_products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sums of a · b and of a over each channel, (channels,), in float32 or better.
-
-    Args:
-        a: (batch, channels, height, width).
-        b: The same shape.
-    """
+    """Return the sums of a · b and of a, two maps, over each channel, in float32 or better."""
     dtype = torch.promote_types(a.dtype, torch.float32)
     # In this order, because torch.compile cannot compile `_suits_bn`.
     if torch.compiler.is_compiling() or not _suits_bn(a, b):
@@ -63,12 +53,9 @@ def _suits_bn(a: Tensor, b: Tensor) -> bool:
 
 
 def prelu_backward(grad: Tensor, x: Tensor, slope: Tensor) -> Tensor:
-    """Return the gradient of x, given that of its PReLU, without gradients of its own.
+    """Return the gradient of a map, given that of its PReLU, without gradients of its own.
 
-    Args:
-        grad: (batch, channels, height, width).
-        x: The same shape. At 0 the derivative is 1, at -0.0 the slope.
-        slope: (channels,).
+    At 0 the derivative is 1, at -0.0 the slope.
     """
     # The derivative is 1 or the slope, computed as their mean plus or minus half their difference:
     # torch.where and PReLU's own backward are an order of magnitude slower on bfloat16.

@@ -23,29 +23,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from burn.layers.activation import (
-    per_channel,
-    prelu_backward,
-    shifted_by,
-    sum_products,
-)
+from burn.layers.activation import per_channel, prelu_backward, shifted_by, sum_products
 from burn.layers.half import Half, parted
-from burn.layers.sign import (
-    copied_sign,
-    sign_backward,
-)
-from burn.layers.sync_norm import (
-    synchronized_norm,
-    synchronized_norm_backward,
-)
+from burn.layers.sign import copied_sign, sign_backward
+from burn.layers.sync_norm import synchronized_norm, synchronized_norm_backward
 
 
 def train_block(x: Tensor, halves: Sequence[Half]) -> Tensor:
     """Run the halves of a block one after the other in training mode, with gradients.
 
-    Args:
-        x: Shape (batch, channels, height, width) with a batch of at least 2.
-        halves: Halves of which `Half.fits` is true.
+    Each half must fit, and the batch have at least 2 images.
     """
     for half in halves:
         assert half.norm.num_batches_tracked is not None
@@ -125,13 +112,8 @@ def _half_backward(
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the gradients of a half's input and of its parameters.
 
-    Args:
-        grad: Gradient of the half's output.
-        maps: Inputs of the half and of its PReLU; the latter is overwritten.
-        kept: Output of the convolution, and its means and inverse standard deviations.
-        half: The layers.
-        parameters: Those of `half.parameters()`.
-        count: Number of a channel's values in all processes that share BN's statistics, or None.
+    `maps` are the inputs of the half and of its PReLU; the latter is overwritten. `kept` are the
+    output of the convolution, and its means and inverse standard deviations.
     """
     (x, z), (y, mean, inverse_std) = maps, kept
     del maps

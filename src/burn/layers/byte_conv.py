@@ -25,15 +25,8 @@ from burn.layers.sign import hard_sign, weight_scale
 def sign_conv2d(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor | None:
     """Return conv2d(sign(x), sign(weight) · mean|weight|), without gradients, or None.
 
-    Args:
-        x: Shape (batch, channels, height, width), without -0.0.
-        weight: Shape (out channels, channels, k, k).
-        stride: Stride in both directions.
-        padding: Zero padding in pixels on each side.
-
-    Returns:
-        The convolution in the dtype of x, or of an autocast around it, where each sum is exact and
-        rounded once. None for a device, dtype or processor without 8-bit convolutions.
+    x holds no -0.0. The result has the dtype of x, or of an autocast around it; each sum is exact
+    and rounded once. None stands for a device, dtype or processor without 8-bit convolutions.
     """
     dtype = convolution_dtype(x)
     if dtype not in (torch.float32, torch.bfloat16) or x.dtype not in (dtype, torch.float32):
@@ -54,18 +47,9 @@ def float_sign_conv2d(
 ) -> Tensor:
     """Return conv2d(signs, weight_signs · scale), without gradients.
 
+    It has the dtype of `signs`, or of an autocast around it; the scale is (out channels, 1, 1, 1).
     In a narrower dtype than the scale's, the signs are convolved and the sums multiplied: rounded
     to bfloat16, a scale would be off by up to 0.39 %, for a whole channel and in every sum.
-
-    Args:
-        signs: +1 and -1, (batch, channels, height, width).
-        weight_signs: +1 and -1, (out channels, channels, k, k).
-        scale: (out channels, 1, 1, 1).
-        stride: Stride in both directions.
-        padding: Zero padding in pixels on each side.
-
-    Returns:
-        The convolution in the dtype of `signs`, or of an autocast around it.
     """
     if convolution_dtype(signs) == scale.dtype:
         return F.conv2d(signs, weight_signs * scale, stride=stride, padding=padding)

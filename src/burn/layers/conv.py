@@ -14,8 +14,6 @@ from burn.layers.activation import RSign, per_channel, shifted_by, sum_channels
 from burn.layers.byte_conv import convolution_dtype, float_sign_conv2d, sign_conv2d
 from burn.layers.sign import binary_weight, copied_sign, hard_sign, sign_backward
 
-_SMALL = 0.001
-
 
 class _SignConv2d(torch.autograd.Function):
     """conv2d(sign(x + shift), weight) that saves x but no signs.
@@ -43,11 +41,9 @@ class _SignConv2d(torch.autograd.Function):
         shifted = shifted_by(shift, x)
         signs = copied_sign(shifted, out=shifted)
         if binary and convolution_dtype(x) != weight.dtype:
-            y = (
-                None
-                if torch.compiler.is_compiling()
-                else sign_conv2d(signs, weight, stride, padding)
-            )
+            y = None
+            if not torch.compiler.is_compiling():
+                y = sign_conv2d(signs, weight, stride, padding)
             if y is not None:
                 return y
             scale = weight[:, :1, :1, :1].abs()  # the same in the whole channel
@@ -55,26 +51,16 @@ class _SignConv2d(torch.autograd.Function):
         return F.conv2d(signs, weight.to(x.dtype), stride=stride, padding=padding)
 
     @staticmethod
-    def backward(
-        ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, shift, weight = ctx.saved_tensors
         (grad,) = grads  # its dtype is the one the convolution ran in (autocast may narrow it)
         need_x, need_shift, need_weight = ctx.needs_input_grad[:3]
         shifted = shifted_by(shift, x)
         grad_signs, grad_weight, _ = torch.ops.aten.convolution_backward(
-            grad,
-            copied_sign(shifted).to(grad.dtype),
-            weight.to(grad.dtype),
-            None,
-            [ctx.stride] * 2,
-            [ctx.padding] * 2,
-            [1, 1],
-            False,
-            [0, 0],
-            1,
+            grad, copied_sign(shifted).to(grad.dtype), weight.to(grad.dtype), None,
+            [ctx.stride] * 2, [ctx.padding] * 2, [1, 1], False, [0, 0], 1,
             [need_x or need_shift, need_weight, False],
-        )
+        )  # fmt: skip
         grad_x = grad_shift = None
         if need_x or need_shift:
             grad_x = sign_backward(grad_signs, shifted, ctx.gradient, out=grad_signs)
@@ -129,7 +115,7 @@ class BinaryConv2d(nn.Module):
         self.sign = RSign(in_channels, activation_gradient)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))
         bound = (in_channels * kernel_size**2) ** -0.5
-        low, high = (-bound, bound) if weight_init == "fan_in" else (0.0, _SMALL)
+        low, high = (-bound, bound) if weight_init == "fan_in" else (0.0, 0.001)
         nn.init.uniform_(self.weight, low, high)
 
     @property

@@ -37,10 +37,7 @@ class _Choice(torch.autograd.Function):
 def choose(scores: Tensor) -> Tensor:
     """Return 1 for the largest score of each image and 0 for the others, of ties the first.
 
-    The gradient is that of softmax(scores).
-
-    Args:
-        scores: Shape (batch, experts).
+    The gradient is that of softmax(scores), (batch, experts).
     """
     return _Choice.apply(scores)  # type: ignore[no-any-return]
 
@@ -149,12 +146,7 @@ def _parts(images: int, weight: Tensor) -> Iterator[slice]:
 def _convolve(x: Tensor, weight: Tensor, stride: int, padding: int, groups: int) -> Tensor:
     """Convolve each image with its own weight, as one convolution with a group for each image.
 
-    Args:
-        x: Shape (batch, in channels, height, width).
-        weight: Shape (batch, out channels, in channels / groups, k, k).
-        stride: Stride in both directions.
-        padding: Zero padding in pixels on each side.
-        groups: Number of groups of channels within an image.
+    The weights are (batch, out channels, in channels / groups, k, k).
     """
     together = x.reshape(1, -1, *x.shape[2:])
     y = F.conv2d(together, weight.flatten(0, 1), None, stride, padding, groups=groups * len(x))
@@ -200,17 +192,8 @@ class ExpertConv2d(BinaryConv2d):
     weight's gradient, so they are copies when training goes on with precision BINARY. FLOAT
     convolves x, BINARY_ACTIVATIONS sign(x).
 
-    Args:
-        in_channels: Number of input channels.
-        out_channels: Number of output channels.
-        kernel_size: Side of the kernel in pixels, odd.
-        stride: Stride in both directions.
-        groups: Number of groups of channels, which divides both numbers of channels.
-        experts: Number of weights.
-        precision: Whether activations and weights are binary.
-        activation_gradient: Straight-through gradient of the sign of activations.
-        weight_gradient: Straight-through gradient of the sign of weights.
-        weight_init: As in `BinaryConv2d`.
+    The arguments are those of `BinaryConv2d`, and the numbers of weights (`experts`) and of groups
+    of channels, which divides both numbers of channels.
 
     Attributes:
         weight: Shape (experts, out_channels, in_channels / groups, kernel_size, kernel_size).
@@ -250,10 +233,8 @@ class ExpertConv2d(BinaryConv2d):
     def forward(self, x: Tensor, means: Tensor | None = None, gate: Tensor | None = None) -> Tensor:
         """Return the convolution.
 
-        Args:
-            x: Shape (batch, in_channels, height, width).
-            means: The `channel_means` of x, where they are known.
-            gate: Shape (batch, out_channels, 1, 1), further factors of the output.
+        `means` are the `channel_means` of x, where they are known; `gate` are further factors of
+        the output, (batch, out_channels, 1, 1).
         """
         scores = self.choice(channel_means(x) if means is None else means)
         if self.precision == Precision.BINARY:

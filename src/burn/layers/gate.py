@@ -15,11 +15,6 @@ class ChannelGate(nn.Module):
     """Maps the means of channels to factors in (0, 1): sigmoid(Linear(ReLU(Linear(means)))).
 
     Between the two layers there are an eighth of the output channels, or one.
-
-    Args:
-        in_channels: Number of means.
-        out_channels: Number of factors.
-        bias: Whether the two layers have a bias.
     """
 
     def __init__(self, in_channels: int, out_channels: int, bias: bool = True) -> None:
@@ -29,13 +24,6 @@ class ChannelGate(nn.Module):
         self.excite = nn.Linear(hidden, out_channels, bias=bias)
 
     def forward(self, means: Tensor) -> Tensor:
-        """Return the factors.
-
-        Args:
-            means: Shape (batch, in_channels); see `channel_means`.
-
-        Returns:
-            Shape (batch, out_channels, 1, 1), to multiply a map with.
-        """
+        """Map `channel_means` to factors of a map, (batch, out_channels, 1, 1)."""
         factors = torch.sigmoid(self.excite(torch.relu(self.squeeze(means))))
         return factors[:, :, None, None]

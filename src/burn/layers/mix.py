@@ -12,9 +12,6 @@ class Mix(nn.Module):
     Both have the same shape (batch, channels, ...), as maps or as their means. The shares start at
     1/2. BNext's code cuts the parameter itself off at 0 and 1 (Guo et al. 2022); here the value
     that is used is cut off, and the gradient passes, so that a forward pass changes no weights.
-
-    Args:
-        channels: Number of channels of both tensors.
     """
 
     def __init__(self, channels: int) -> None:

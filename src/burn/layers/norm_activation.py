@@ -12,55 +12,33 @@ from burn.layers.activation import per_channel, prelu_backward, sum_products
 
 
 def norm_prelu(x: Tensor, norm: nn.BatchNorm2d, activation: nn.PReLU) -> Tensor:
-    """Return activation(norm(x)).
+    """Return activation(norm(x)) for a PReLU with a slope for each channel.
 
     In training, autograd would keep the input of the norm and that of the activation. Here the
     latter is computed again from the former, which saves a map of x's size. Norms over several
-    processes, evaluation and torch.compile, which recomputes by itself, use the layers.
-
-    Args:
-        x: Shape (batch, channels, height, width).
-        norm: The normalization, whose running statistics are updated in training.
-        activation: PReLU with a slope for each channel.
-
-    Raises:
-        ValueError: In training, x has a single value for each channel.
+    processes, evaluation and torch.compile, which recomputes by itself, use the layers; so does a
+    single value for each channel, for which BN raises its own error.
     """
     saves_one_map = type(norm) is nn.BatchNorm2d and norm.training and norm.momentum is not None
     if not saves_one_map or torch.compiler.is_compiling() or x.numel() == x.shape[1]:
         return activation(norm(x))  # type: ignore[no-any-return]
     if norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-    return _NormPReLU.apply(  # type: ignore[no-any-return]
-        x,
-        norm.weight,
-        norm.bias,
-        activation.weight,
-        norm.running_mean,
-        norm.running_var,
-        norm.momentum,
-        norm.eps,
-    )
+    slope = activation.weight
+    return _NormPReLU.apply(x, norm.weight, norm.bias, slope, norm)  # type: ignore[no-any-return]
 
 
 class _NormPReLU(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        slope: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        momentum: float,
-        eps: float,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, slope: Tensor, norm: nn.BatchNorm2d
     ) -> Tensor:
         y, mean, inverse = torch.native_batch_norm(
-            x, weight, bias, running_mean, running_var, True, momentum, eps
-        )
+            x, weight, bias, norm.running_mean, norm.running_var,
+            True, norm.momentum, norm.eps,  # type: ignore[arg-type]
+        )  # fmt: skip
         ctx.save_for_backward(x, weight, bias, slope, mean, inverse)
-        ctx.eps = eps
+        ctx.eps = norm.eps
         return F.prelu(y, slope.to(y.dtype))
 
     @staticmethod
@@ -77,4 +55,4 @@ class _NormPReLU(torch.autograd.Function):
         grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             grad_y.to(x), x, weight, None, None, mean, inverse, True, ctx.eps, [True] * 3
         )
-        return grad_x, grad_weight, grad_bias, grad_slope, None, None, None, None
+        return grad_x, grad_weight, grad_bias, grad_slope, None

@@ -30,9 +30,7 @@ def hard_sign(x: Tensor) -> Tensor:
 def copied_sign(x: Tensor, out: Tensor | None = None) -> Tensor:
     """Return `hard_sign(x)` where x holds no -0.0, or where the sign of zero does not matter.
 
-    Args:
-        x: Of any shape.
-        out: Where to write it, x itself perhaps.
+    `out` is where to write it, x itself perhaps.
     """
     return torch.copysign(torch.ones((), dtype=x.dtype, device=x.device), x, out=out)
 
@@ -42,16 +40,10 @@ def sign_backward(
 ) -> Tensor:
     """Return the gradient of x, given that of sign(x), without gradients of its own.
 
-    Args:
-        grad: Gradient of sign(x), in the shape of x.
-        x: Argument of the sign, of any shape.
-        gradient: What stands for the derivative of the sign: poly is 2 - 2|x| inside (-1, 1) and 0
-            outside, the derivative of ReActNet's piecewise quadratic; clip is 1 inside [-1, 1] and
-            0 outside.
-        out: What may be overwritten, `grad` itself perhaps.
+    `gradient` stands for the derivative of the sign: poly is 2 - 2|x| inside (-1, 1) and 0 outside,
+    the derivative of ReActNet's piecewise quadratic; clip is 1 inside [-1, 1] and 0 outside.
 
-    Returns:
-        A tensor of x's dtype, perhaps `out`.
+    The result has x's dtype. `out`, `grad` itself perhaps, may be overwritten.
     """
     if gradient == "clip":
         out = out if out is not None and out.dtype == x.dtype else None
@@ -67,10 +59,7 @@ def sign_backward(
 def pass_inside_one(grad: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
     """Return grad where |x| <= 1 and 0 elsewhere, without gradients of its own.
 
-    Args:
-        grad: In the shape and dtype of x.
-        x: Of any shape.
-        out: Where to write it, `grad` itself perhaps.
+    `out` is where to write it, `grad` itself perhaps; all have x's dtype.
     """
     # The gradient of hardtanh reads each number once. It is 0 at the ends of its range too.
     end = 1 + torch.finfo(x.dtype).eps

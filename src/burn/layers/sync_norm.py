@@ -94,16 +94,9 @@ def synchronized_norm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Normalize by the statistics of all processes, and update the running ones.
 
-    Args:
-        y: (batch, channels, ...); the processes may have different numbers of images, and all but
-            one may have none.
-        gain: BN's weight.
-        bias: BN's bias.
-        norm: The layer.
-
-    Returns:
-        The normalized map; mean and inverse standard deviation of each channel; and the number of
-        its values in all processes, a scalar on the device.
+    The processes may have different numbers of images, and all but one may have none. Returned are
+    the normalized map; mean and inverse standard deviation of each channel; and the number of its
+    values in all processes, a scalar on the device.
     """
     local = _local_statistics(y, norm.eps)
     assert norm.running_mean is not None
@@ -154,14 +147,7 @@ def synchronized_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of BN's input, and of its weight and bias by this process's images.
 
-    Args:
-        grad: Gradient of BN's output.
-        y: BN's input.
-        gain: BN's weight.
-        mean: Mean of each channel over all processes.
-        inverse_std: Inverse standard deviation, likewise.
-        count: Number of a channel's values in all processes.
-        norm: The layer.
+    `mean`, `inverse_std` and `count` are those of `synchronized_norm`, over all processes.
     """
     if y.numel():
         _, grad_gain, grad_bias = torch.ops.aten.native_batch_norm_backward(
@@ -181,14 +167,8 @@ def _input_gradient(
 ) -> Tensor:
     """Return the gradient of BN's input, factor · (grad - m_b - (y - mean) · inverse_std · m_g).
 
-    Args:
-        grad: Gradient of BN's output.
-        y: BN's input.
-        factor: BN's weight times `inverse_std`.
-        mean: Mean of each channel over all processes.
-        inverse_std: Inverse standard deviation, likewise.
-        means: The gradients of BN's weight, and then of its bias, as means m_g and m_b over all
-            values of a channel in all processes: (2 · channels,).
+    `means`, (2 · channels,), are the gradients of BN's weight, and then of its bias, as means m_g
+    and m_b over all values of a channel in all processes.
     """
     of_gain, of_bias = means.chunk(2)
     slope = -factor * inverse_std * of_gain

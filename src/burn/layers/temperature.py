@@ -46,12 +46,8 @@ def soft_weight(weight: Tensor, temperature: Tensor, gradient: WeightGradient = 
     is W. BNext has S alone (Guo et al. 2022): the positive factor of each output channel changes
     nothing before the BN that follows, and keeps its running statistics valid for T = 0.
 
-    The factor is a constant to the gradient, and S has the straight-through gradient of the sign.
-
-    Args:
-        weight: Shape (out channels, in channels, height, width).
-        temperature: A scalar, 0 or more.
-        gradient: As in `binary_weight`.
+    The factor is a constant to the gradient, and S has the straight-through gradient of the sign
+    that `binary_weight` has.
     """
     return _SoftWeight.apply(weight, temperature, gradient)  # type: ignore[no-any-return]
 
@@ -60,11 +56,8 @@ class SoftBinaryConv2d(BinaryConv2d):
     """Binary convolution whose weights are soft in training while its temperature is above 0.
 
     In eval mode, and at other precisions than BINARY, it is a `BinaryConv2d`. The temperature is 0
-    until `Backbone.at_progress` sets it. It follows from the progress of training and is therefore
-    not part of the state dict. The arguments are those of `BinaryConv2d`.
-
-    Attributes:
-        temperature: A scalar, T of `soft_weight`.
+    until `Backbone.at_progress` sets it; it is T of `soft_weight`. It follows from the progress of
+    training and is therefore not part of the state dict. The arguments are those of `BinaryConv2d`.
     """
 
     temperature: Tensor
@@ -80,19 +73,14 @@ class SoftBinaryConv2d(BinaryConv2d):
         return super().has_binary_weight and not self.training
 
     def effective_weight(self) -> Tensor:
-        """Return the weight that the convolution uses at this precision and temperature."""
         if self.precision == Precision.BINARY and self.training:
             return soft_weight(self.weight, self.temperature, self.weight_gradient)
         return super().effective_weight()
 
 
 def falling_temperature(progress: float, end: float) -> float:
-    """Return the temperature at a progress of training: 1 at its start, then a geometric fall.
+    """Return the temperature at a progress in [0, 1]: 1 at first, then a geometric fall to `end`.
 
     BNext multiplies it by a constant after every epoch, which is the same.
-
-    Args:
-        progress: Share of the training that is done, in [0, 1].
-        end: Temperature at the end, above 0.
     """
     return float(end**progress)

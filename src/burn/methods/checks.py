@@ -16,15 +16,9 @@ _MOST_VIEWS = 64
 
 
 def check_method(name: str, method: Method, *, taught: bool) -> None:
-    """Check that a method does what `Method` says before its first step.
+    """Raise UserError unless a method does what `Method` says before its first step.
 
-    Args:
-        name: Name of the method.
-        method: The method.
-        taught: Whether it learns from a teacher.
-
-    Raises:
-        UserError: It does not; the message says what to change.
+    `taught` says whether it learns from a teacher.
     """
     views = getattr(method, "num_views", None)
     if isinstance(views, bool) or not isinstance(views, int) or not 1 <= views <= _MOST_VIEWS:
@@ -62,16 +56,9 @@ def check_method(name: str, method: Method, *, taught: bool) -> None:
 
 
 def check_output(name: str, method: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Check what a method returned for a batch: a forward hook, once the name is bound.
+    """Raise UserError unless a method returned a `StepOutput` of the right shapes and types.
 
-    Args:
-        name: Name of the method.
-        method: The method.
-        inputs: What it was called with: a `Batch` and the progress.
-        output: What it returned.
-
-    Raises:
-        UserError: It is not a `StepOutput` of tensors of the right shapes and types.
+    With the name bound, it is a forward hook; `inputs` are a `Batch` and the progress.
     """
     if not isinstance(output, StepOutput):
         raise UserError(

@@ -18,41 +18,23 @@ Need = Literal["labels", "teacher", "head", "classifier"]
 Views = Callable[[Any, Any], Sequence[Any]]
 
 
-def _always(_: Any) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class MethodEntry:
-    """Description of a method that is known before it is built.
+    """What is known of a method before it is built; see `register_method` for most of it.
 
-    Attributes:
-        name: Value of `--method`.
-        target: Its class, or the text MODULE:CLASS. It is called with the backbone and, by name,
-            with what it declares: `config`, `teacher`, and `num_classes`, the number of classes of
-            the labels.
-        config: The dataclass of its settings, or None.
-        needs: What it learns from: labels or a teacher; head and classifier stand for a teacher
-            that has one.
-        views: Function that gives each view's augmentation from the recipe's views and the method's
-            settings, or None where all views are the recipe's.
-        synchronize_norms: Whether BN may take its statistics from the images of all processes.
-        accumulates: Whether a batch may be cut into parts.
-        caches_teacher: Function that tells whether, with these settings, the teacher's features of
-            a view depend on nothing but the view.
-        plugin: The plugin that registered it, or None for burn's own.
-        title: Its name in tables and pictures; default: `name`.
+    `caches_teacher` tells whether, with these settings, the teacher's features of a view depend on
+    nothing but the view. `title` is its name in tables and pictures; default: `name`.
     """
 
     name: str
-    target: type | str
+    target: type | str  # or MODULE:CLASS
     config: type | None = None
     needs: frozenset[Need] = frozenset()
     views: Views | None = None
     synchronize_norms: bool = True
     accumulates: bool = True
-    caches_teacher: Callable[[Any], bool] = _always
-    plugin: Plugin | None = None
+    caches_teacher: Callable[[Any], bool] = lambda _: True
+    plugin: Plugin | None = None  # that registered it; None for burn's own
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -67,7 +49,6 @@ class MethodEntry:
         return "labels" in self.needs
 
     def load(self) -> type:
-        """Return its class."""
         return resolve(self.target)  # type: ignore[no-any-return]
 
 
@@ -75,7 +56,6 @@ METHODS: dict[str, MethodEntry] = {}
 
 
 def add_method(entry: MethodEntry) -> None:
-    """Put a method into the table of methods."""
     METHODS[entry.name] = entry
 
 
@@ -90,11 +70,7 @@ def own_methods() -> tuple[str, ...]:
 
 
 def find_method(name: str) -> MethodEntry:
-    """Return the entry of that name.
-
-    Raises:
-        UserError: There is none; the message suggests the nearest name.
-    """
+    """Return the entry of that name, or raise UserError, which suggests the nearest name."""
     if name in METHODS:
         return METHODS[name]
     near = difflib.get_close_matches(name, METHODS, n=1)

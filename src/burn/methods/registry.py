@@ -7,22 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from burn.core.errors import UserError, shown
-from burn.core.plugins import (
-    check_callable,
-    check_config,
-    check_name,
-    check_words,
-    registering,
-)
-from burn.methods.entries import (
-    METHODS,
-    MODELS,
-    MethodEntry,
-    Need,
-    Views,
-    add_method,
-    find_method,
-)
+from burn.core.plugins import check_callable, check_config, check_name, check_words, registering
+from burn.methods.entries import METHODS, MODELS, MethodEntry, Need, Views, add_method, find_method
 
 if TYPE_CHECKING:
     from burn.backbones.base import Backbone
@@ -99,13 +85,6 @@ def build_method(
 ) -> Method:
     """Return the method of that name, with new heads drawn from torch's global random state.
 
-    Args:
-        name: Name of the method.
-        config: Settings of the method, or None where it has none.
-        backbone: The network that is trained.
-        teacher: The teacher, for a method that needs one.
-        num_classes: Number of classes of the labels, for a method that needs them.
-
     Raises:
         UserError: The teacher lacks the head or classifier that the method learns from, or a
             plugin's class does not behave as a `burn.Method` must.
@@ -117,9 +96,9 @@ def build_method(
     if entry.needs_teacher:
         assert teacher is not None
         given["teacher"] = teacher
-        for part in ("head", "classifier"):
+        for part, words in (("head", "projection head"), ("classifier", "classifier")):
             if part in entry.needs and getattr(teacher, part) is None and entry.plugin:
-                raise UserError(f"method {name} needs a teacher with its {_PARTS[part]}")
+                raise UserError(f"method {name} needs a teacher with its {words}")
     if entry.needs_labels:
         given["num_classes"] = num_classes
     method = cast("Method", entry.load()(backbone, **given))
@@ -129,6 +108,3 @@ def build_method(
         check_method(name, method, taught=entry.needs_teacher)
         method.register_forward_hook(partial(check_output, name))
     return method
-
-
-_PARTS = {"head": "projection head", "classifier": "classifier"}

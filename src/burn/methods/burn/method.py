@@ -71,11 +71,6 @@ class Burn(Method):
     similarity compares v1 with a linear projection of v2, which is used in training alone. g
     normalizes by each batch's statistics whether it learns or not, so that a random one gives
     targets of a stable spread whatever the scale of the teacher's features.
-
-    Args:
-        backbone: The student k.
-        teacher: The teacher h.
-        config: Settings of the loss and of the classifiers.
     """
 
     def __init__(self, backbone: Backbone, teacher: Teacher, config: BurnConfig) -> None:

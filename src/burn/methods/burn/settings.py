@@ -64,11 +64,6 @@ class BurnConfig:
     teacher_batch_norm: TeacherBatchNorm = "running"
 
     def check(self) -> None:
-        """Check that the values are in range and do not contradict each other.
-
-        Raises:
-            UserError: One does not; the message names it.
-        """
         for name in ("lam_start", "lam_end"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"burn.{name} {getattr(self, name)} is not in [0, 1]")

@@ -21,10 +21,6 @@ class Byol(Method):
 
     The loss is the mean over the batch and over both directions (each view predicts the other), in
     [0, 4]; the paper adds the directions up, which is twice this.
-
-    Args:
-        backbone: The network that is trained.
-        config: Settings of the heads and of the target's momentum.
     """
 
     num_views = 2

@@ -23,7 +23,6 @@ class ByolConfig:
     dimension: int = 256
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
         require_within(0, 1, "byol.", momentum=self.momentum)
         require_within(1, 2**16, "byol.", hidden=self.hidden, dimension=self.dimension)
 

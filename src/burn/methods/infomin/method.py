@@ -16,12 +16,7 @@ from burn.methods.mocov2.settings import Mocov2Config
 
 
 class Infomin(Mocov2):
-    """MoCo v2's loss, momentum encoder and queue with InfoMin's settings.
-
-    Args:
-        backbone: The network that is trained.
-        config: Settings of the head, of the negatives and of the momentum encoder.
-    """
+    """MoCo v2's loss, momentum encoder and queue with InfoMin's settings."""
 
     def __init__(self, backbone: Backbone, config: InfominConfig) -> None:
         shared = asdict(config)

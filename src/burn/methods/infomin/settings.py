@@ -30,7 +30,6 @@ class InfominConfig:
     shuffle_groups: int = 8
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
         check_contrast("infomin", self)
 
 

@@ -16,12 +16,7 @@ from burn.methods.shared.contrast import MomentumContrast
 
 
 class Mocov2(Method):
-    """MoCo v2, with an image's first view as the query and its second as the key.
-
-    Args:
-        backbone: The network that is trained.
-        config: Settings of the head, of the queue and of the momentum encoder.
-    """
+    """MoCo v2, with an image's first view as the query and its second as the key."""
 
     num_views = 2
 

@@ -30,7 +30,6 @@ class Mocov2Config:
     shuffle_groups: int = 8
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
         check_contrast("mocov2", self)
 
 

@@ -28,11 +28,8 @@ def distillation_loss(target: Tensor, student: Tensor, temperature: float) -> Te
     >>> distillation_loss(target, 5 * target, 1.0) < distillation_loss(target, -target, 1.0)
     tensor(True)
 
-    Args:
-        target: The teacher's embeddings z (batch, dimension), whose dimensions are the softmax's
-            classes.
-        student: The student's embeddings (batch, dimension).
-        temperature: Temperature of both softmaxes.
+    z are embeddings, (batch, dimension), whose dimensions are the softmax's classes; t is the
+    teacher, s the student.
     """
     probabilities = F.softmax(l2_normalize(target) / temperature, dim=1)
     return F.cross_entropy(l2_normalize(student) / temperature, probabilities)
@@ -47,11 +44,6 @@ class S2bnn(Method):
     that is distilled: one head serves both losses, and its width is the teacher's. From a teacher
     that was trained with labels and has no projection head, the outputs of its classifier are
     distilled.
-
-    Args:
-        backbone: The network that is trained.
-        teacher: The teacher, with a projection head or a classifier.
-        config: Settings of the loss and of the head.
 
     Raises:
         UserError: The teacher has neither a projection head nor a classifier.

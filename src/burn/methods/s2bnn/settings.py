@@ -31,7 +31,6 @@ class S2bnnConfig:
     shuffle_groups: int = 8
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
         check_contrast("s2bnn", self)
 
     def without_effect(self) -> dict[str, str]:

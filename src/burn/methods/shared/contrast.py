@@ -30,11 +30,8 @@ def info_nce(queries: Tensor, keys: Tensor, negatives: Tensor, temperature: floa
     >>> info_nce(query, query, other, temperature=1.0)
     tensor(0.3133)
 
-    Args:
-        queries: Unit vectors q (batch, dimension).
-        keys: Unit vectors k (batch, dimension), each of the same image as the query in its row.
-        negatives: Unit vectors n (count, dimension).
-        temperature: Temperature T of the softmax.
+    q, k and n are unit vectors, (batch or count, dimension), and T is the temperature. Each key is
+    of the same image as the query in its row.
     """
     # Cosines in bfloat16 err by 0.004, which divided by T = 0.2 is 2 % of a probability.
     with torch.autocast(queries.device.type, enabled=False):
@@ -46,10 +43,7 @@ def info_nce(queries: Tensor, keys: Tensor, negatives: Tensor, temperature: floa
 def in_parts(network: Callable[[Tensor], Tensor], images: Tensor, count: int) -> Tensor:
     """Compute the network's output in equal parts, so that BN sees one part at a time.
 
-    Args:
-        network: Maps (batch, ...) to (batch, ...).
-        images: Input of the network.
-        count: Number of parts; there are fewer where a part would have a single image.
+    There are fewer than `count` where a part would have a single image.
     """
     count = max(1, min(count, len(images) // 2))
     with constant_weights():
@@ -72,12 +66,7 @@ def gather(rows: Tensor) -> list[Tensor]:
 
 
 class KeyQueue(nn.Module):
-    """Ring of the newest keys, which holds random unit vectors until it has filled up.
-
-    Args:
-        size: Number of keys.
-        dimension: Length of a key.
-    """
+    """Ring of the newest keys, which holds random unit vectors until it has filled up."""
 
     keys: Tensor
     pointer: Tensor
@@ -108,9 +97,6 @@ class ShuffledEncoder(nn.Module):
 
     Queries are encoded in as many parts, unshuffled: what matters is the number of processes times
     `groups`.
-
-    Args:
-        groups: Number of parts.
     """
 
     seed: Tensor
@@ -142,14 +128,9 @@ class ShuffledEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, encode: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode the keys.
+        """Return the keys of this process's images, and those of all processes' images.
 
-        Args:
-            encode: Maps images to embeddings (batch, dimension).
-            images: Images of this process, (batch, ...).
-
-        Returns:
-            The keys of these images, unit vectors (batch, dimension), and those of all processes.
+        They are unit vectors, (batch, dimension) along the embeddings that `encode` gives.
         """
         shares = gather(images)
         rank = distributed.get_rank() if len(shares) > 1 else 0
@@ -170,15 +151,8 @@ class MomentumContrast(nn.Module):
 
     A second stage goes on with the queue of the first. Its keys are of the same network with other
     weights, which makes them better negatives than random vectors, and they are soon replaced.
-
-    Args:
-        backbone: The network that is trained.
-        head: Its projection head.
-        dimension: Output width of the head.
-        queue: Number of keys in the queue.
-        temperature: Temperature of the softmax.
-        momentum: Momentum of the encoder.
-        groups: Number of parts in which queries and keys are encoded.
+    `queue` is the number of its keys, and `groups` that of the parts in which queries and keys are
+    encoded.
     """
 
     def __init__(
@@ -203,12 +177,7 @@ class MomentumContrast(nn.Module):
         return in_parts(backbone, images, self.shuffle.groups)
 
     def forward(self, embeddings: Tensor, images: Tensor) -> Tensor:
-        """Return InfoNCE, a scalar, and then add this batch's keys to the queue.
-
-        Args:
-            embeddings: The queries' embeddings (batch, dimension).
-            images: The keys' view, (batch, 3, height, width).
-        """
+        """Return InfoNCE, a scalar, of queries' embeddings and the keys' images; add the keys."""
         keys, all_keys = self.shuffle(self.target, images)
         # The backward pass needs the queue as it is now, hence the copy.
         negatives = self.queue.keys.clone()

@@ -38,8 +38,8 @@ class FrozenTarget(nn.Module):
 
     Attributes:
         keep: Function that receives features that the batch's cache did not hold, or None.
-        asked: Number of features that `of_view` has given.
-        made: Number of these that the network has computed, because no cache held them.
+        num_given: Number of features that `of_view` has given.
+        num_computed: Number of these that the network has computed, because no cache held them.
     """
 
     backbone: Backbone | None
@@ -103,16 +103,15 @@ class FrozenTarget(nn.Module):
             batch: The batch.
             view: Index of the view.
         """
-        teacher_views = batch.teacher_views
         cached = batch.cached
         self.num_given += len(batch.indices)
         self.num_computed += len(batch.indices if cached is None else cached.missing)
+        images = (batch.teacher_views or batch.views)[view]
         if cached is None:
-            return self(teacher_views[view] if teacher_views else batch.views[view])
+            return self(images)
         values, missing = cached.values[view], cached.missing
         if len(missing):
-            images = teacher_views[view] if teacher_views else batch.views[view]
-            if not teacher_views and len(missing) < len(images):
+            if not batch.teacher_views and len(missing) < len(images):
                 images = images[missing]
             fresh = _rounded(self(images, with_head=False))
             values = values.clone()
@@ -144,7 +143,6 @@ class FrozenTarget(nn.Module):
 
 
 def frozen_target(method: nn.Module) -> FrozenTarget | None:
-    """Return the frozen teacher of a method, or None if it has none."""
     return next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
 
 

@@ -15,10 +15,6 @@ class MomentumTarget(nn.Module):
 
     BN normalizes by each batch's statistics, as in the networks that learn; the running statistics
     are the copy's own.
-
-    Args:
-        backbone: The backbone that learns.
-        head: The head that learns.
     """
 
     def __init__(self, backbone: Backbone, head: nn.Module) -> None:

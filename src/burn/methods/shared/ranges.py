@@ -21,14 +21,6 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 
 
 def check_contrast(method: str, config: Any) -> None:
-    """Check the settings of a method with momentum contrast.
-
-    Args:
-        method: Name of the method, for the message.
-        config: Its settings.
-
-    Raises:
-        UserError: One is out of range; the message names the first.
-    """
+    """Raise UserError for a setting of a method with momentum contrast that is out of range."""
     for name, value in vars(config).items():
         require_within(*_RANGES[name], f"{method}.", **{name: value})

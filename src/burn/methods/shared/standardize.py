@@ -18,9 +18,6 @@ class Standardize(nn.Module):
     >>> Standardize(2)(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
     tensor([[-1.,  0.],
             [ 1.,  0.]])
-
-    Args:
-        dimension: Number of features.
     """
 
     count: Tensor
@@ -49,13 +46,10 @@ class Standardize(nn.Module):
         square = (features - mean).square().sum(dim=0)
         here = torch.cat([features.new_full((1,), len(features)), mean, square])
         for there in gather(here[None]):
-            self._merge(there[0, 0], *there[0, 1:].chunk(2))
-
-    def _merge(self, number: Tensor, mean: Tensor, square: Tensor) -> None:
-        """Add the statistics of further images: their number, mean, and squares around it."""
-        total = self.count + number
-        shift = mean - self.mean
-        self.square += square
-        self.square += shift.square() * (self.count * number / total)
-        self.mean += shift * (number / total)
-        self.count.copy_(total)
+            number, (mean, square) = there[0, 0], there[0, 1:].chunk(2)
+            total = self.count + number
+            shift = mean - self.mean
+            self.square += square
+            self.square += shift.square() * (self.count * number / total)
+            self.mean += shift * (number / total)
+            self.count.copy_(total)

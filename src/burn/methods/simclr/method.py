@@ -24,10 +24,6 @@ class Simclr(Method):
 
     With several processes, the images of all of them repel each other; each process must bring the
     same number of images.
-
-    Args:
-        backbone: The network that is trained.
-        config: Settings of the head and of the loss.
     """
 
     num_views = 2
@@ -57,6 +53,7 @@ class Simclr(Method):
 def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     """Return NT-Xent, a scalar: the mean over this process's projections (SimCLR, Eq. 1).
 
+    Projections are (batch, dimension), those of the second view in the order of the first.
     It is lightly's NTXentLoss, which leaves out the similarity of a projection to itself by a mask.
     For the shape of what is left it waits for the GPU; and with several processes its mask is on
     the CPU, where indices on a GPU are an error.
@@ -64,11 +61,6 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     >>> images = torch.eye(4)  # two views that are alike, of images that are not
     >>> nt_xent(images, images, temperature=0.1)
     tensor(0.0003)
-
-    Args:
-        first: Projections of the first view, (batch, dimension).
-        second: Projections of the second view, likewise, in the same order.
-        temperature: Temperature T of the softmax.
     """
     count = len(first)
     local = everyone = F.normalize(torch.stack([first, second]), dim=2)

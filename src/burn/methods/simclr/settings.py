@@ -27,7 +27,6 @@ class SimclrConfig:
     layers: Literal[2, 3] = 3
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
         require_within(1e-3, 1e3, "simclr.", temperature=self.temperature)
         require_within(1, 2**16, "simclr.", hidden=self.hidden, dimension=self.dimension)
         if self.layers not in (2, 3):

@@ -19,12 +19,7 @@ from burn.methods.shared.frozen import FrozenTarget
 
 
 class Supervised(Method):
-    """Cross-entropy of a linear classifier; `forward` raises UserError for a batch without labels.
-
-    Args:
-        backbone: The network that is trained.
-        num_classes: Number of classes of the labels.
-    """
+    """Cross-entropy of a linear classifier; a batch without labels is a UserError."""
 
     num_views = 1
 
@@ -55,10 +50,6 @@ class SupervisedKl(Method):
     """KL(teacher's softmax || student's softmax), averaged over the batch, at temperature 1.
 
     It does not use labels.
-
-    Args:
-        backbone: The network that is trained.
-        teacher: A teacher that was trained with labels.
 
     Raises:
         UserError: The teacher has no classifier.

@@ -30,10 +30,6 @@ class Swav(Method):
     The codes of each of the two are predicted from all other views. The prototypes have length 1
     when a step begins. All processes share one queue, of which each brings an equal part to the
     assignment: a checkpoint holds the whole queue, whatever the number of processes.
-
-    Args:
-        backbone: The network that is trained.
-        config: Settings of the crops, of the prototypes and of the queue.
     """
 
     queue: Tensor  # (2, config.queue, dimension), newest first; zeros until it is full

@@ -62,7 +62,6 @@ class SwavConfig:
     freeze_prototypes: float = 0.005  # 1 of 200 epochs, as the paper
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
         for name, (low, high) in _RANGES.items():
             require_within(low, high, "swav.", **{name: getattr(self, name)})
         if not 0 < self.small_scale[0] <= self.small_scale[1] <= 1:
@@ -73,7 +72,6 @@ class SwavConfig:
 
 
 def _views(view: Any, config: SwavConfig) -> tuple[Any, ...]:
-    """Return the augmentation of two views of full size and of the small crops."""
     small = dataclasses.replace(
         view, size=config.small_size, resize=None, crop_scale=config.small_scale
     )
