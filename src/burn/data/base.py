@@ -39,7 +39,7 @@ class Source(Protocol):
             read for it.
 
     A source may also have `unlabelled`, which says why images have no label ("" if all have one),
-    and `note`, a line on what is read or left out ("" if there is nothing to tell).
+    and `notes`, lines on what is read or left out.
     """
 
     name: str

@@ -11,7 +11,11 @@ import logging
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
+
+from rich.console import Console
+from threadpoolctl import threadpool_limits
 
 from burn.core.errors import UserError
 from burn.core.paths import expand
@@ -65,19 +69,23 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
 class NodeEmbedder:
     """Computes parts on a node. Ray Data makes one for each of its actors.
 
-    `config` is without `cluster`. It raises nothing that a user could mend: Ray would wrap that in
-    two tracebacks.
+    It raises nothing that a user could mend: Ray would wrap that in two tracebacks.
     """
 
     def __init__(self, config: EmbedConfig, origin: Origin) -> None:
         self._node, self._fault = socket.gethostname(), ""
-        self._folder = origin.folder
+        self._folder, self._packed = origin.folder, config.packed
         try:
             origin.check()
             with contextlib.chdir(self._folder):
-                from burn.embedding.embedder import PartEmbedder
+                from burn.embedding.embedder import embed_part, open_network, output_folder
+                from burn.embedding.parts import open_collection
 
-                self._embed = PartEmbedder(config)
+                collection = open_collection(config.data, config.part_size)
+                self._parts = {part.name: part for part in collection.parts}
+                network = open_network(config, Console(quiet=True))
+                out = output_folder(config, network, collection)
+                self._embed = partial(embed_part, network, out, watch=lambda _images, rows: rows)
         except (UserError, OSError) as error:
             self._fault = f"node {self._node}: {error}"
 
@@ -85,9 +93,12 @@ class NodeEmbedder:
         done = {"part": row["part"], "images": 0, "unreadable": 0, "lost": "", "fault": self._fault}
         if self._fault:
             return done
+        if (part := self._parts.get(row["part"])) is None:
+            return {**done, "lost": "this node does not find it among the images"}
+        blas = threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext()
         try:
-            with contextlib.chdir(self._folder):
-                written = self._embed(row["part"])
+            with contextlib.chdir(self._folder), blas:
+                written = self._embed(part)
         except (UserError, OSError) as error:
             return {**done, "fault": f"node {self._node}: {error}"}
         if isinstance(written, str):

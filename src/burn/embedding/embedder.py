@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,17 +9,16 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from rich.console import Console
-from threadpoolctl import threadpool_limits
 
 from burn.checkpoints.foreign.named import require_network
 from burn.core.errors import UserError, printable
 from burn.core.paths import expand
+from burn.data.checks import image_readers
 from burn.data.decode import UnreadableImage
-from burn.data.readable import image_readers
 from burn.deploy.named import head_file
 from burn.embedding.files import FORMAT, LostPart, OutputFolder, Rows, Written
-from burn.embedding.network import Network, Unfit
-from burn.embedding.parts import Collection, Images, Part, open_collection
+from burn.embedding.network import Network, PackedNetwork, Unfit
+from burn.embedding.parts import Collection, Images, Part
 from burn.embedding.settings import EmbedConfig
 from burn.runtime.bounds import require_share
 
@@ -39,8 +37,6 @@ def open_network(config: EmbedConfig, console: Console) -> Network:
         from burn.embedding.trained import TrainedNetwork
 
         return TrainedNetwork(config)
-    from burn.embedding.packed import PackedNetwork
-
     return PackedNetwork(config, console)
 
 
@@ -65,28 +61,6 @@ def output_folder(config: EmbedConfig, network: Network, collection: Collection)
         "settings": settings,
     }
     return OutputFolder(expand(config.out), manifest, config.dtype, require_share(config.max_bad))
-
-
-class PartEmbedder:
-    """Computes parts of a collection in another process, whose signals are its own.
-
-    `config` is without `cluster`.
-    """
-
-    def __init__(self, config: EmbedConfig) -> None:
-        console = Console(quiet=True)
-        collection = open_collection(config.data, config.part_size)
-        self._parts = {part.name: part for part in collection.parts}
-        self._network = open_network(config, console)
-        self._folder = output_folder(config, self._network, collection)
-        self._packed = config.packed
-
-    def __call__(self, name: str) -> Written | str:
-        if name not in self._parts:
-            return "this node does not find it among the images"
-        with threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext():
-            part = self._parts[name]
-            return embed_part(self._network, self._folder, part, lambda _images, rows: rows)
 
 
 def embed_part(
@@ -117,8 +91,6 @@ def embed_part(
 def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterator[Rows]:
     """Yield the outputs of a part's images in batches, which depend on nothing but the part."""
     source, positions = images.source, images.positions
-    if source is None:
-        return
 
     def prepare(task: list[tuple[int, Callable[[], Any]]]) -> list[tuple[int, Any]]:
         made: list[tuple[int, Any]] = []

@@ -166,10 +166,8 @@ class OutputFolder:
         `batches` are the outputs in the order of the images, computed while they are taken. Too
         many unreadable images raise LostPart, a number that is not finite UserError.
         """
-        done: list[Written] = []
-        path = self.file(part)
 
-        def fill(beside: Path) -> None:
+        def fill(beside: Path) -> Written:
             bad: list[tuple[int, str]] = []
             # Features do not repeat, and a dictionary of them would only be given up late.
             # Absolute: of a relative path, pyarrow would take a colon for the end of a scheme.
@@ -191,13 +189,12 @@ class OutputFolder:
                 about = {
                     **self._about(part, len(bad)),
                     "classes": self._manifest["model"]["classes"],
-                    "label_names": list(images.label_names),
+                    "label_names": list(images.source.classes),
                 }
                 file.add_key_value_metadata({_KEY.decode(): json.dumps(about)})
-            done.append(Written(count, len(bad)))
+            return Written(count, len(bad))
 
-        write_beside(path, fill)
-        return done[0]
+        return write_beside(self.file(part), fill)
 
     def _schema(self, images: Images) -> pa.Schema:
         number = pa.from_numpy_dtype(self._dtype)

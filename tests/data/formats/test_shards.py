@@ -254,7 +254,7 @@ def test_shards_that_are_left_out_are_named(tmp_path: Path, kind: str):
     assert remarks(images) == [f"{note}; no image in train-1{suffix}"]
     assert open_collection(f"stream:{folder}", 10).notes == (note,)
     assert open_collection(f"stream:{folder / names[0]}", 10).notes == ()
-    assert open_shards(str(folder / "more")).note == ""
+    assert open_shards(str(folder / "more")).notes == ()
 
 
 # --- What is wrong with them. ---

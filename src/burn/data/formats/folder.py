@@ -38,13 +38,12 @@ class Folder(ImageFiles):
 
     Attributes:
         skipped: Number of other files by lower-case extension ("" for none), without hidden files.
-        skipped_text: What is skipped, in words; "" for nothing.
         stray: Names of the images that are left out because they lie beside class folders.
         unlabelled: Why there are no labels, if there are folders that might be classes.
     """
 
     def __init__(self, path: Path, note: str = "") -> None:
-        self.root, self.note = path, note
+        self.root = path
         entries: list[tuple[str, int]] = []
         skipped = Skipped()
         for listing in walk(path):
@@ -90,7 +89,8 @@ class Folder(ImageFiles):
             texts.append(
                 f"{len(self.stray):,} {are} beside the class folders ({listed(self.stray, 3)})"
             )
-        self.skipped_text = ", ".join(text for text in texts if text)
+        left_out = ", ".join(filter(None, texts))
+        self.notes = tuple(filter(None, [note, f"skipped: {left_out}" if left_out else ""]))
 
 
 def stray_images(names: list[str]) -> list[str]:

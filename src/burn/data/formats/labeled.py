@@ -43,6 +43,10 @@ class LabeledFiles(ImageFiles):
     fingerprint: str
     missing: int = 0
 
+    @property
+    def notes(self) -> list[str]:
+        return [f"{self.missing:,} images it lists have no file"] if self.missing else []
+
 
 def is_cub(folder: Path) -> bool:
     names = ("image_class_labels.txt", "train_test_split.txt")

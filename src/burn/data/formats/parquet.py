@@ -158,7 +158,7 @@ def joined_labels(
         reason = next(part for part in labels if not isinstance(part, Labels))
         raise UserError(f"{name}: only some of its shards have labels: {reason}")
     if not there:
-        return None, (), str(labels[0])
+        return None, (), next(map(str, labels), "")
     try:
         parts, same = with_one_naming(there, names)
     except NoLabels as error:
@@ -363,7 +363,7 @@ class Parquet(PixelSource):
         )
         if not len(self._images):
             raise UserError(f"{name} holds no rows")
-        self.name, self.note = name, note
+        self.name, self.notes = name, (note,) * bool(note)
         if self._images.null_count == len(self._images):
             raise UserError(f"{name} holds no image: all {len(self._images):,} values are missing")
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))

@@ -68,7 +68,6 @@ class ShardedImages(PixelSource):
     """A source of the images in shards, whose positions count through the shards in their order.
 
     Attributes:
-        note: Line on shards that are not read or hold no image, or "".
         classes: Names of the classes; numbers if the shards name none.
         size: Size of all shards in bytes.
         bytes_per_image: Average size of an encoded image in bytes.
@@ -80,15 +79,14 @@ class ShardedImages(PixelSource):
         self.name = name
         self._shards = list(shards)
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        if not len(self):
-            raise UserError(f"{name} holds no image")
         paths = [shard.path for shard in shards]
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
         self.size = sum(sizes)
-        self.bytes_per_image = self.size / len(self)
+        self.bytes_per_image = self.size / max(1, len(self))
         filled = [shard for shard in shards if shard.groups[-1]]
         empty = [shard.path.name for shard in shards if not shard.groups[-1]]
-        self.note = "; ".join(filter(None, [note, f"no image in {listed(empty)}" * bool(empty)]))
+        notes = [note, f"no image in {listed(empty)}" if empty else ""]
+        self.notes = ("; ".join(filter(None, notes)),) if any(notes) else ()
         labels, names = [shard.labels for shard in filled], [shard.class_names for shard in filled]
         self.labels, self.classes, self.unlabelled = joined_labels(
             name, labels, names, self.describe
@@ -203,13 +201,15 @@ def open_shards(spec: str, split: Split = "train") -> ShardedImages:
     name (the last one that fits).
     """
     paths, name, note = find_shards(spec, split)
-    return ShardedImages([_open(path) for path in paths], name, note)
+    shards = [_open(path) for path in paths]
+    if not any(shard.groups[-1] for shard in shards):
+        raise UserError(f"{name} holds no image")
+    return ShardedImages(shards, name, note)
 
 
-def open_shard(path: Path) -> ShardedImages | None:
-    """Open the images of one shard that `find_shards` found; None if it holds no image."""
-    shard = _open(path)
-    return ShardedImages([shard], str(path)) if shard.groups[-1] else None
+def open_shard(path: Path) -> ShardedImages:
+    """Open the images of one shard that `find_shards` found, of which there may be none."""
+    return ShardedImages([_open(path)], str(path))
 
 
 def _open(path: Path) -> _Shard:

@@ -98,6 +98,8 @@ class Voc(PixelSource):
         self, name: str, items: list[_Item], classes: tuple[str, ...], skipped: list[str]
     ) -> None:
         self.name, self.classes, self.skipped = name, classes, tuple(skipped)
+        faults = f"{len(skipped):,} faults: {'; '.join(skipped[:5])}"
+        self.notes = (faults,) if skipped else ()
         self._items = items
         position = {name: i for i, name in enumerate(classes)}
         annotations, described = [], [repr(classes)]
