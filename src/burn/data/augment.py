@@ -121,20 +121,12 @@ def _crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generato
 
 
 def _jitter(view: Array, config: ViewConfig, random: np.random.Generator) -> Array:
-    brightness, contrast, saturation = (
-        random.uniform(1 - strength, 1 + strength)
-        for strength in (config.brightness, config.contrast, config.saturation)
-    )
-    turn = random.uniform(-config.hue, config.hue)
+    strengths = (config.brightness, config.contrast, config.saturation)
+    amounts = [random.uniform(1 - strength, 1 + strength) for strength in strengths]
+    amounts.append(random.uniform(-config.hue, config.hue))
+    adjust = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     for step in random.permutation(4):
-        if step == 0:
-            view = adjust_brightness(view, brightness)
-        elif step == 1:
-            view = adjust_contrast(view, contrast)
-        elif step == 2:
-            view = adjust_saturation(view, saturation)
-        else:
-            view = adjust_hue(view, turn)
+        view = adjust[step](view, amounts[step])
     return view
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -24,11 +24,14 @@ from burn.embedding.settings import EmbedConfig
 from burn.runtime.cluster import Origin, share_of
 
 
-def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Written | str]]:
+def compute(
+    config: EmbedConfig, parts: Sequence[str], advance: Callable[[str, float], None]
+) -> Iterator[tuple[str, Written | str]]:
     """Compute parts, by name, on the cluster that was joined, in the order in which they end.
 
-    Yields the name of each part with what was written, or with the reason why it could not be. A
-    cluster that lacks what a task needs, and a node that cannot do the work, are a UserError.
+    Yields the name of each part with what was written, or with the reason why it could not be, and
+    tells `advance` that all of it is done. A cluster that lacks what a task needs, and a node that
+    cannot do the work, are a UserError.
     """
     if not parts:
         return
@@ -62,6 +65,7 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
         for row in results.iter_rows():
             if row["fault"]:
                 raise UserError(row["fault"])
+            advance(row["part"], 1.0)
             written = Written(row["images"], row["unreadable"])
             yield row["part"], row["lost"] or written
 
@@ -85,7 +89,7 @@ class NodeEmbedder:
                 self._parts = {part.name: part for part in collection.parts}
                 network = open_network(config, Console(quiet=True))
                 out = output_folder(config, network, collection)
-                self._embed = partial(embed_part, network, out, watch=lambda _images, rows: rows)
+                self._embed = partial(embed_part, network, out)
         except (UserError, OSError) as error:
             self._fault = f"node {self._node}: {error}"
 

@@ -67,11 +67,11 @@ def embed_part(
     network: Network,
     folder: OutputFolder,
     part: Part,
-    watch: Callable[[Images, Iterator[Rows]], Iterator[Rows]],
+    advance: Callable[[float], None] = lambda share: None,
 ) -> Written | str:
     """Write the file of a part, and return what it holds, or why it could not be computed.
 
-    `watch` is passed the batches and yields them again.
+    `advance` is told the share of the part's images in each batch that is done.
     """
     try:
         images = part.open()
@@ -80,15 +80,16 @@ def embed_part(
     # A pool for each part, so that nothing of a part that failed is left running.
     pool = ThreadPoolExecutor(network.threads, "embed")
     try:
-        rows = _rows(network, images, pool)
-        return folder.write(part, images, watch(images, rows))
+        return folder.write(part, images, _rows(network, images, pool, advance))
     except LostPart as error:
         return str(error)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterator[Rows]:
+def _rows(
+    network: Network, images: Images, pool: ThreadPoolExecutor, advance: Callable[[float], None]
+) -> Iterator[Rows]:
     """Yield the outputs of a part's images in batches, which depend on nothing but the part."""
     source, positions = images.source, images.positions
 
@@ -111,6 +112,7 @@ def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterato
         bad = [(at, str(item)) for at, item in batch if isinstance(item, UnreadableImage)]
         outputs = network.finish([item for _, item in good]) if good else None
         yield Rows([at for at, _ in good], outputs, bad)
+        advance(len(batch) / len(positions))
 
 
 def _groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

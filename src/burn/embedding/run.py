@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from rich.console import Console
+from rich.progress import Progress
 from threadpoolctl import threadpool_limits
 
 from burn.core.errors import UserError, listed, printable
 from burn.core.paths import expand
 from burn.embedding.embedder import embed_part, open_network, output_folder
-from burn.embedding.files import Rows, Written, require_folder
-from burn.embedding.parts import Collection, Images, Part, open_collection, require_apart
+from burn.embedding.files import require_folder
+from burn.embedding.parts import Collection, Part, open_collection, require_apart
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
 from burn.runtime.cluster import joined
@@ -69,24 +70,26 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
             written_parts = {part.name: there for part in parts if (there := folder.find(part))}
             complete, new = len(written_parts), 0
             failed: list[str] = []
-            with _Progress(console, collection, parts) as progress:
-                for part in parts:
-                    if part.name in written_parts:
-                        progress.advance(part, 1.0)
+            with progress_bar(console) as bar:
+                advance = _advancer(bar, collection, parts)
+                for name in written_parts:
+                    advance(name, 1.0)
                 missing = [part for part in parts if part.name not in written_parts]
                 if config.cluster is None:
                     done = (
-                        (part, embed_part(network, folder, part, partial(progress.along, part)))
+                        (part.name, embed_part(network, folder, part, partial(advance, part.name)))
                         for part in missing
                     )
                 else:
-                    done = _on_cluster(config, missing, progress)
-                for part, written in done:
+                    from burn.embedding.cluster import compute  # here, because it needs Ray
+
+                    done = compute(config, [part.name for part in missing], advance)
+                for name, written in done:
                     if isinstance(written, str):
-                        failed.append(f"{folder.file(part).name}: {written}")
+                        failed.append(f"{name}.parquet: {written}")
                         console.print(printable(f"not computed: {failed[-1]}"), style="yellow")
                         continue
-                    written_parts[part.name] = written
+                    written_parts[name] = written
                     complete, new = complete + 1, new + 1
         except KeyboardInterrupt as stopped:
             done = f"{complete:,} of {total:,} files are complete in {out}"
@@ -106,42 +109,16 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     )
 
 
-def _on_cluster(
-    config: EmbedConfig, parts: Sequence[Part], progress: _Progress
-) -> Iterator[tuple[Part, Written | str]]:
-    """Compute parts on the cluster that was joined; the order is that in which they end."""
-    from burn.embedding.cluster import compute  # here, because it needs Ray
+def _advancer(
+    bar: Progress, collection: Collection, parts: Sequence[Part]
+) -> Callable[[str, float], None]:
+    """Begin a bar for all parts, and return a function that advances it by a share of one of them.
 
-    named = {part.name: part for part in parts}
-    for name, written in compute(config, list(named)):
-        progress.advance(named[name], 1.0)
-        yield named[name], written
-
-
-class _Progress:
-    """One bar for all parts, in images, or in shards, whose numbers of images are not known."""
-
-    def __init__(self, console: Console, collection: Collection, parts: Sequence[Part]) -> None:
-        self._bar = progress_bar(console)
-        self._sizes = {part.name: 1 for part in parts}
-        unit = "shards"
-        if collection.num_images is not None:
-            unit = "images"
-            self._sizes = {part.name: len(part.open().positions) for part in parts}
-        total = sum(self._sizes.values())
-        self._task = self._bar.add_task(f"features of {collection.name}, {unit}", total=total)
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def advance(self, part: Part, share: float) -> None:
-        self._bar.advance(self._task, share * self._sizes[part.name])
-
-    def along(self, part: Part, images: Images, batches: Iterable[Rows]) -> Iterator[Rows]:
-        for rows in batches:
-            yield rows
-            self.advance(part, (len(rows.positions) + len(rows.unreadable)) / len(images.positions))
+    It counts images, or shards, whose numbers of images are not known.
+    """
+    unit, sizes = "shards", {part.name: 1 for part in parts}
+    if collection.num_images is not None:
+        unit, sizes = "images", {part.name: len(part.open().positions) for part in parts}
+    total = sum(sizes.values())
+    task = bar.add_task(f"features of {collection.name}, {unit}", total=total)
+    return lambda name, share: bar.advance(task, share * sizes[name])

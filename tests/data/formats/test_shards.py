@@ -224,7 +224,7 @@ def test_a_sample_is_spread_over_the_shards(tmp_path: Path, kind: str, count: in
     images = open_shards(str(WRITERS[kind](tmp_path / "data", [1, 5, 0, 6], labels=True)))
     sample = images.sample(count)
     assert len(sample) == min(count, 12)
-    positions = sample.positions.tolist()
+    positions = sample.indices.tolist()
     assert positions == sorted(set(positions))
     expected = {1: [0], 2: [0, 1], 5: [0, 1, 2, 6, 7], 9: [0, 1, 2, 3, 4, 6, 7, 8, 9]}
     assert positions == expected.get(count, list(range(12)))

@@ -111,12 +111,9 @@ def _temporary() -> Path | None:
 def _is_complete(folder: Path) -> bool:
     """Return whether the folder holds all files; a cleaner of old files may have removed some."""
     total = sum(_COUNTS.values())
+    numbers = {"Annotations": total, "JPEGImages": total, "ImageSets/Main": len(_COUNTS) + 1}
     try:
-        return (
-            len(list((folder / "Annotations").iterdir())) == total
-            and len(list((folder / "JPEGImages").iterdir())) == total
-            and len(list((folder / "ImageSets" / "Main").iterdir())) == len(_COUNTS) + 1
-        )
+        return all(len([*(folder / name).iterdir()]) == number for name, number in numbers.items())
     except OSError:
         return False
 

@@ -38,7 +38,6 @@ class Folder(ImageFiles):
 
     Attributes:
         skipped: Number of other files by lower-case extension ("" for none), without hidden files.
-        stray: Names of the images that are left out because they lie beside class folders.
         unlabelled: Why there are no labels, if there are folders that might be classes.
     """
 
@@ -61,8 +60,8 @@ class Folder(ImageFiles):
                 f"{path} holds no image ({', '.join(e[1:] for e in SUFFIXES)})"
                 + (f", but {unread}" if unread else "")
             )
-        self.stray = stray_images([name for name, _ in entries])
-        if self.stray:
+        stray = stray_images([name for name, _ in entries])
+        if stray:
             entries = [entry for entry in entries if "/" in entry[0]]
         self.name = str(path)
         self._path = path
@@ -84,11 +83,9 @@ class Folder(ImageFiles):
             self.classes = tuple(folders)
             self.labels = np.array([position[n.split("/")[0]] for n in self._names], dtype=np.int64)
         texts = [skipped.text()]
-        if self.stray:
-            are = "images" if len(self.stray) > 1 else "image"
-            texts.append(
-                f"{len(self.stray):,} {are} beside the class folders ({listed(self.stray, 3)})"
-            )
+        if stray:
+            are = "images" if len(stray) > 1 else "image"
+            texts.append(f"{len(stray):,} {are} beside the class folders ({listed(stray, 3)})")
         left_out = ", ".join(filter(None, texts))
         self.notes = tuple(filter(None, [note, f"skipped: {left_out}" if left_out else ""]))
 

@@ -68,7 +68,6 @@ class Columns:
     in_struct: bool  # whether `image` holds {bytes, path} instead of bytes
     label: str | None
     class_names: tuple[str, ...]  # empty if the file does not name its classes
-    names: tuple[str, ...]  # of all columns, for messages
 
     @property
     def image_leaf(self) -> str:
@@ -94,7 +93,7 @@ def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
             image, in_struct = image_column_of(schema, path)
             label = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
             names = class_names_of(schema, label) if label else ()
-            columns = Columns(image, in_struct, label, names, tuple(schema.names))
+            columns = Columns(image, in_struct, label, names)
             _require_plausible(path, size, file.metadata, columns)
             yield file, columns
     except UnicodeError as error:
@@ -122,12 +121,13 @@ def images_in(
 
 def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | str:
     """Return the labels of a file, or why it has none."""
+    schema = file.schema_arrow
     if columns.label is None:
         return (
             f"{path.name} has no column {' or '.join(_LABEL_COLUMNS[:2])}; its columns: "
-            f"{listed(columns.names, 5, each=20)}"
+            f"{listed(schema.names, 5, each=20)}"
         )
-    kind = file.schema_arrow.field(columns.label).type
+    kind = schema.field(columns.label).type
     if pa.types.is_nested(kind):
         return f"{path.name}: column {columns.label} holds {shortened(str(kind), 80)}, not classes"
     with contextlib.ExitStack() as stack:

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -29,6 +29,7 @@ from burn.data.decode import MOST_BYTES, UnreadableImage, as_tensor, decode_pixe
 from burn.data.fingerprint import digest, file_contents
 from burn.data.formats.parquet import Budget, Columns, images_in, joined_labels, opened, read_labels
 from burn.data.labels import MOST_CLASSES, UNLABELLED, Labels, NoLabels, can_name, named
+from burn.data.splits import Subset
 from burn_engine.folders import is_image
 from burn_engine.tar import COMPRESSED, DamagedTar, members_of
 
@@ -160,17 +161,14 @@ class ShardedImages(PixelSource):
         return SampledImages(self, np.sort(np.concatenate([chosen, next_rows[spread]])))
 
 
-class SampledImages:
-    """A source of the images at ascending positions in shards, held in memory still encoded.
+class SampledImages(Subset):
+    """The images at ascending positions in shards, held in memory still encoded.
 
     They may not take much more memory than the size of the shards allows for.
     """
 
     def __init__(self, images: ShardedImages, positions: np.ndarray) -> None:
-        self.name, self.classes = images.name, images.classes
-        self.labels = None if images.labels is None else images.labels[positions]
-        self.positions = positions
-        self.fingerprint = digest(images.fingerprint, positions.tobytes())
+        super().__init__(images, positions)
         self._images = images
         budget = Budget(images.name, images.size)
         self._encoded: list[bytes | None] = []
@@ -178,14 +176,8 @@ class SampledImages:
             budget.spend(len(encoded or b""))
             self._encoded.append(encoded)
 
-    def __len__(self) -> int:
-        return len(self.positions)
-
     def read(self, index: int) -> Tensor:
-        return self._images.decode(int(self.positions[index]), self._encoded[index])
-
-    def describe(self, index: int) -> str:
-        return self._images.describe(int(self.positions[index]))
+        return self._images.decode(int(self.indices[index]), self._encoded[index])
 
 
 def open_shards(spec: str, split: Split = "train") -> ShardedImages:
@@ -396,24 +388,21 @@ class _TarClasses:
         counts = np.bincount(labels[labels != UNLABELLED], minlength=len(texts))
         are_numbers = np.array([number is not None for number in numbers])
         # A text among numbers is a mistake, unless most are texts.
-        numeric = 2 * counts[are_numbers].sum() >= counts.sum()
-        if numeric:
-            usable = [n is not None and n < MOST_CLASSES for n in numbers]
+        usable: list[Any]
+        if numeric := 2 * counts[are_numbers].sum() >= counts.sum():
+            usable = [n if n is not None and n < MOST_CLASSES else None for n in numbers]
         else:
-            usable = [can_name(text) and "\ufffd" not in text for text in texts]
-        bad = next((i for i, use in enumerate(usable) if not use and counts[i]), None)
+            usable = [text if can_name(text) and "\ufffd" not in text else None for text in texts]
+        bad = next((i for i, use in enumerate(usable) if use is None and counts[i]), None)
         reason = ""
         if bad is not None:
             text = shortened(ascii(texts[bad]), 80)
             reason = f"a .cls member of {name} holds {text}, which is no class"
         if numeric:
-            class_numbers = [
-                n if n is not None and u else UNLABELLED
-                for n, u in zip(numbers, usable, strict=True)
-            ]
+            class_numbers = [UNLABELLED if n is None else n for n in usable]
             return Labels(np.array([*class_numbers, UNLABELLED])[labels], None, reason)
         try:
-            naming = named([t if u else None for t, u in zip(texts, usable, strict=True)], name)
+            naming = named(usable, name)
         except NoLabels as error:
             return str(error)
         return Labels(np.append(naming.numbers, UNLABELLED)[labels], naming.names, reason)

@@ -25,16 +25,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
-from torch.utils.data import Dataset, Sampler, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from burn.core.errors import UserError
 from burn.core.types import Batch
-from burn.data.decode import UnreadableImage
 from burn.data.formats.parquet import Budget
 from burn.data.formats.shards import ShardedImages
-from burn.data.loader import EpochLoader, Item, Key, Transform, collate
+from burn.data.loader import EpochLoader, Epochs, Key, Transform, collate, item
 
 _LANES = 8
 _OPEN = 16  # blocks that a lane alternates between
@@ -44,8 +44,8 @@ _BUFFER_BYTES = 64 << 20
 Block = tuple[int, int]  # first position, and the one after the last
 
 
-class _Order:
-    """The order of images: which positions make up a lane's batches in an epoch."""
+class _Order(Epochs):
+    """The order of images: a sampler of the batches' keys, and the positions in each batch."""
 
     def __init__(
         self, images: ShardedImages, batch_size: int, seed: int, rank: int, world: int
@@ -55,6 +55,12 @@ class _Order:
         self._cuts = images.blocks(world * _LANES * _OPEN)
         fit = int(_BUFFER_BYTES // max(1, images.bytes_per_image))
         self._buffer = max(2, min(_BUFFER_IMAGES, fit))
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[Key]:
+        return ((self.epoch, number) for number in range(self.skip, self.num_batches))
 
     def lane(self, epoch: int, lane: int) -> tuple[list[Block], np.ndarray]:
         """Return a lane's blocks, and its batches: positions, int64 (batches, batch_size)."""
@@ -144,7 +150,7 @@ class _Batches(Dataset[Batch]):
         self._readers: dict[int, tuple[int, _Reader]] = {}  # lane -> its next batch, and reader
 
     def __getitem__(self, key: Key) -> Batch:
-        epoch, number = key
+        images, (epoch, number) = self._images, key
         if epoch != self._epoch:  # its lanes may now belong to other workers
             self._epoch, self._readers = epoch, {}
         worker = get_worker_info()
@@ -154,34 +160,13 @@ class _Batches(Dataset[Batch]):
         if reader is None or following != number:
             blocks, batches = self._order.lane(epoch, lane)
             worker_batches = batches[number // _LANES :: workers // math.gcd(workers, _LANES)]
-            reader = _Reader(self._images, blocks, worker_batches)
+            reader = _Reader(images, blocks, worker_batches)
         self._readers[lane] = number + math.lcm(workers, _LANES), reader
-        items = [self._item(position, drawn) for position, drawn in reader.batch()]
+        items = [
+            item(images, self._transform, (epoch, at), partial(images.decode, at, encoded))
+            for at, encoded in reader.batch()
+        ]
         return collate(items, self._cached_shape)
-
-    def _item(self, position: int, encoded: bytes | None) -> Item:
-        labels = self._images.labels
-        label = None if labels is None else int(labels[position])
-        try:
-            image = self._images.decode(position, encoded)
-        except UnreadableImage:
-            return Item(self._epoch, position, None, label)
-        return Item(self._epoch, position, self._transform(image, self._epoch, position), label)
-
-
-class _Numbers(Sampler[Key]):
-    """Samples (epoch, number) of the remaining batches of an epoch, in order."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.epoch = 0
-        self.skip = 0  # batches of the current epoch that were already used
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[Key]:
-        return ((self.epoch, number) for number in range(self.skip, self.count))
 
 
 class StreamLoader(EpochLoader):
@@ -209,11 +194,8 @@ class StreamLoader(EpochLoader):
             raise UserError(f"{images.name} holds {len(images)} images for {world} processes")
         batch_size = min(batch_size, len(images) // world)
         order = _Order(images, batch_size, seed, rank, world)
-        numbers = _Numbers(order.num_batches)
         batches = _Batches(images, transform, order, cached_shape)
-        super().__init__(
-            numbers, batches, workers, batch_size=None, sampler=numbers, pin_memory=pin
-        )
+        super().__init__(order, batches, workers, batch_size=None, sampler=order, pin_memory=pin)
         self._order = {"world": world, "batch_size": batch_size}
 
     def state_dict(self) -> dict[str, int]:
