@@ -1,8 +1,6 @@
 """Views of an image: random augmentations for training, and the plain view for evaluation.
 
-Images are uint8 (3, height, width), and views uint8 (3, size, size). Every random draw comes from a
-generator seeded by (seed, epoch, index, view) alone, so that a resumed run, or a run with another
-number of data-loader workers, sees the same images.
+Images are uint8 (3, height, width), and views uint8 (3, size, size).
 """
 
 from __future__ import annotations

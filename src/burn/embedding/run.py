@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from burn.core.errors import UserError, listed, printable
 from burn.core.paths import expand
 from burn.embedding.embedder import embed_part, open_network, output_folder
-from burn.embedding.files import require_folder
+from burn.embedding.files import Written, require_folder
 from burn.embedding.parts import Collection, Part, open_collection, require_apart
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
@@ -55,7 +55,8 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     # The classifier of a packed file runs in NumPy, in threads that are there already.
     blas = threadpool_limits(1, "blas") if config.packed else contextlib.nullcontext()
     with joined(config.cluster), signals_raise(), blas:
-        complete = total = 0
+        written_parts: dict[str, Written] = {}
+        total = 0
         try:
             collection = open_collection(config.data, config.part_size)
             require_folder(out)
@@ -67,8 +68,8 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
             folder.require_no_others(collection)
             parts = collection.parts[number::count]
             total = len(parts)
-            written_parts = {part.name: there for part in parts if (there := folder.find(part))}
-            complete, new = len(written_parts), 0
+            written_parts |= {part.name: there for part in parts if (there := folder.find(part))}
+            found = len(written_parts)
             failed: list[str] = []
             with progress_bar(console) as bar:
                 advance = _advancer(bar, collection, parts)
@@ -85,14 +86,13 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
 
                     done = compute(config, [part.name for part in missing], advance)
                 for name, written in done:
-                    if isinstance(written, str):
+                    if isinstance(written, Written):
+                        written_parts[name] = written
+                    else:
                         failed.append(f"{name}.parquet: {written}")
                         console.print(printable(f"not computed: {failed[-1]}"), style="yellow")
-                        continue
-                    written_parts[name] = written
-                    complete, new = complete + 1, new + 1
         except KeyboardInterrupt as stopped:
-            done = f"{complete:,} of {total:,} files are complete in {out}"
+            done = f"{len(written_parts):,} of {total:,} files are complete in {out}"
             raise interrupted(f"interrupted: {done}; the same command resumes", stopped) from None
     if failed:
         raise UserError(
@@ -100,8 +100,8 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
             f"{out}; fix this, and give the same command: {listed(failed, 1, each=400)}"
         )
     return Embedded(
-        complete,
-        new,
+        len(written_parts),
+        len(written_parts) - found,
         sum(written.images for written in written_parts.values()),
         sum(written.unreadable for written in written_parts.values()),
         network.num_features,

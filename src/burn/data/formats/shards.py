@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from burn.core.errors import UserError, listed, shortened
 from burn.core.inputs import list_folder, open_regular, require_regular, status_of
@@ -27,7 +26,7 @@ from burn.core.paths import expand
 from burn.data.base import PixelSource, Split, named_part, part_word
 from burn.data.decode import MOST_BYTES, UnreadableImage, as_tensor, decode_pixels
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.parquet import Budget, Columns, images_in, joined_labels, opened, read_labels
+from burn.data.formats.parquet import Budget, images_in, joined_labels, opened, read_labels
 from burn.data.labels import MOST_CLASSES, UNLABELLED, Labels, NoLabels, can_name, named
 from burn.data.splits import Subset
 from burn_engine.folders import is_image
@@ -46,7 +45,7 @@ _PARQUET_ROWS = 16  # rows decoded at a time
 
 
 class _Shard(Protocol):
-    """One file of images.
+    """One file of images; `read` raises an error if its rows are no longer there.
 
     Attributes:
         groups: The first row of each group of rows, and the number of rows. A group can only be
@@ -69,7 +68,6 @@ class ShardedImages(PixelSource):
     """A source of the images in shards, whose positions count through the shards in their order.
 
     Attributes:
-        classes: Names of the classes; numbers if the shards name none.
         size: Size of all shards in bytes.
         bytes_per_image: Average size of an encoded image in bytes.
     """
@@ -132,9 +130,15 @@ class ShardedImages(PixelSource):
         """Yield the bytes of images at ascending positions, None for images that cannot be read."""
         starts = np.searchsorted(positions, self._starts)
         for number, shard in enumerate(self._shards):
-            chosen = positions[starts[number] : starts[number + 1]]
-            if len(chosen):
-                yield from shard.read([int(p) - int(self._starts[number]) for p in chosen])
+            first = int(self._starts[number])
+            rows = [int(p) - first for p in positions[starts[number] : starts[number + 1]]]
+            given = 0
+            try:
+                for encoded in shard.read(rows) if rows else ():
+                    given += 1
+                    yield encoded
+            except (OSError, UserError, IndexError):  # it is removed, damaged or replaced
+                yield from [None] * (len(rows) - given)
 
     def blocks(self, at_least: int) -> np.ndarray:
         """Cut the images into blocks that are read at once, none beyond a shard or a row group.
@@ -291,18 +295,13 @@ class _Tar:
         self.labels = classes.labels(path.name)
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
-        given = 0
-        try:
-            with open_regular(self.path) as file:
-                for offset, size in self._places[rows].tolist():
-                    encoded = b""
-                    if size <= MOST_BYTES:
-                        file.seek(offset)
-                        encoded = file.read(size)
-                    given += 1
-                    yield encoded if len(encoded) == size else None
-        except (OSError, UserError):
-            yield from [None] * (len(rows) - given)
+        with open_regular(self.path) as file:
+            for offset, size in self._places[rows].tolist():
+                encoded = b""
+                if size <= MOST_BYTES:
+                    file.seek(offset)
+                    encoded = file.read(size)
+                yield encoded if len(encoded) == size else None
 
     def describe(self, row: int) -> str:
         """Look the name up in the tar, since a million names would take most of the memory."""
@@ -445,32 +444,21 @@ class _ParquetFile:
             self.class_names = columns.class_names
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
-        given = 0
-        try:
-            with opened(self.path) as (file, columns):
-                for encoded in self._picked(file, columns, rows):
-                    given += 1
-                    yield encoded
-        except (UserError, IndexError):
-            yield from [None] * (len(rows) - given)  # removed, damaged or replaced
-
-    def _picked(
-        self, file: pq.ParquetFile, columns: Columns, rows: Sequence[int]
-    ) -> Iterator[bytes | None]:
         chosen = np.asarray(rows)
         groups = np.searchsorted(self.groups, chosen, side="right") - 1
-        for group in np.unique(groups).tolist():
-            wanted = chosen[groups == group] - self.groups[group]
-            at = done = 0
-            for images in images_in(self.path, file, columns, group, _PARQUET_ROWS):
-                stop = int(np.searchsorted(wanted, at + len(images)))
-                for row in wanted[done:stop].tolist():
-                    yield images[row - at].as_py()
-                at, done = at + len(images), stop
-                if done == len(wanted):
-                    break
-            if done < len(wanted):
-                raise IndexError(f"{self.path} has lost rows")
+        with opened(self.path) as (file, columns):
+            for group in np.unique(groups).tolist():
+                wanted = chosen[groups == group] - self.groups[group]
+                at = done = 0
+                for images in images_in(self.path, file, columns, group, _PARQUET_ROWS):
+                    stop = int(np.searchsorted(wanted, at + len(images)))
+                    for row in wanted[done:stop].tolist():
+                        yield images[row - at].as_py()
+                    at, done = at + len(images), stop
+                    if done == len(wanted):
+                        break
+                if done < len(wanted):
+                    raise IndexError(f"{self.path} has lost rows")
 
     def describe(self, row: int) -> str:
         return f"{self.path} row {row}"

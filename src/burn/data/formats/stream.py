@@ -1,24 +1,18 @@
 """Batches streamed from shards in shuffled order, disjoint by rank and worker, and resumable.
 
-The order of an epoch is a function of (seed, epoch, rank, world) alone:
+The order of an epoch is a function of (seed, epoch, rank, world) alone. It is computed when the
+epoch begins, so that a resumed run knows which images were used without reading them:
 
 1. The images are cut into blocks of neighbours, of up to 4 MB or 512 images, and the blocks of all
    shards are put in random order. From its beginning, each rank takes an equal share, which is
    split into eight lanes. The images left over at its end are different ones in every epoch.
 2. A lane alternates between 16 of its blocks, and the result passes through a shuffle buffer.
-3. Batch b of a rank is the next batch of lane b mod 8. Workers own batches, not images: they read
-   from a block what their own batches need, so that the order does not depend on the number of
-   workers. A number that divides 8 is faster for parquet files: otherwise several workers decode
-   the same row groups.
+3. Batch b of a rank is the next batch of lane b mod 8. Workers own batches, not images, so that the
+   order does not depend on their number. One that divides 8 is faster for parquet files: otherwise
+   several workers decode the same row groups.
 
-The order of positions is computed when an epoch begins, so that a resumed run knows which images
-were used without reading them. (The streams of Hugging Face's datasets guarantee less: see
-docs/project/log.md.)
-
-Memory holds the encoded images in the buffers, up to 4,096 per lane but at most 64 MB, and the
-blocks that a lane alternates between: together about 0.8 GB per rank for images of ImageNet's size,
-whatever the number of workers. Every worker also holds the page of a parquet file that it is
-reading.
+Memory holds the encoded images in the buffers and the blocks that a lane alternates between:
+together about 0.8 GB per rank for images of ImageNet's size, whatever the number of workers.
 """
 
 from __future__ import annotations
