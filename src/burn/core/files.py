@@ -46,10 +46,9 @@ def write_beside(
     """Write the file `path` so that it is complete or not there, whatever happens meanwhile.
 
     `write`, whose result is returned, fills a file of the same name in a hidden folder beside
-    `path`, which is then renamed.
-    The folder belongs to this call alone, so two processes that write the same `path` do not
-    disturb each other: the last one's file stays. The file is on the disk before it is renamed, so
-    that a machine that loses power keeps the old file or the new one.
+    `path`, which is then renamed. The folder belongs to this call alone, so two processes that
+    write the same `path` do not disturb each other: the last one's file stays. The file is on the
+    disk before it is renamed, so that a machine that loses power keeps the old file or the new one.
 
     An old file at `path` is renamed to `keep`, if that is given. With `new`, it is a UserError,
     even if another process has written it meanwhile. An OSError names `path`; safetensors' and
@@ -145,10 +144,9 @@ def remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what `write_beside` leaves in a folder when its process is killed.
+    """Remove what `write_beside`, of any version of burn, leaves when its process is killed.
 
-    The folder must belong to the caller (`locked`): files of an earlier version of burn are
-    removed, too.
+    The folder must belong to the caller (`locked`).
     """
     remove_abandoned(folder, without_locks=True)
     for file in folder.glob(f"{_BESIDE}*"):

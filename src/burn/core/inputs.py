@@ -86,13 +86,11 @@ def status_of(path: Path) -> os.stat_result | None:
 
 def list_folder(path: Path) -> list[os.DirEntry[str]]:
     """Return the entries of a folder in the order of their names."""
-    try:
+    with _failures_named(path):
         # Listing needs read permission; looking up what is listed needs search permission.
         os.stat(os.path.join(path, os.curdir))  # noqa: PTH116, PTH118 - Path drops the dot
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        raise UserError(reason(path, error)) from error
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

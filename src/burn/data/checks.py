@@ -55,8 +55,7 @@ def image_readers(
 def require_readable(source: Source, at_least: int = 1) -> None:
     """Raise UserError unless at least `at_least` images of a source can be decoded.
 
-    The first images are tried, and if too few of them can be read, about a thousand from all over
-    the source. Reading stops as soon as enough images were decoded.
+    The first are tried, and if too few of them can be read, about a thousand from all over it.
     """
     tried = readable = 0
     reason = ""

@@ -37,15 +37,11 @@ _CRC = 4  # bytes
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """The existing folder, in a cache, for one combination of teacher, view settings and images.
-
-    `dimension` is that of the teacher's features, and `num_images` the number of images of the
-    source.
-    """
+    """The existing folder, in a cache, for one combination of teacher, view settings and images."""
 
     path: Path
-    dimension: int
-    num_images: int
+    dimension: int  # of the teacher's features
+    num_images: int  # of the source
 
     @staticmethod
     def stored_dimension(cache: Path, about: Mapping[str, Any]) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -164,6 +165,7 @@ class Epochs(Sampler[Any]):
         raise NotImplementedError
 
 
+@dataclass(eq=False, repr=False)
 class EpochSampler(Epochs):
     """Sample batches of (epoch, index) from one seeded permutation per epoch.
 
@@ -173,21 +175,17 @@ class EpochSampler(Epochs):
     processes must.
     """
 
-    def __init__(
-        self,
-        num_images: int,
-        batch_size: int,
-        seed: int,
-        *,
-        drop_last: bool,
-        rank: int = 0,
-        count: int = 1,
-    ) -> None:
-        assert drop_last or count == 1
-        self.num_images, self.seed = num_images, seed
-        self.batch_size = min(batch_size, num_images // count)
-        self.rank, self.count = rank, count
-        self.drop_last = drop_last
+    num_images: int
+    batch_size: int
+    seed: int
+    _: KW_ONLY
+    drop_last: bool
+    rank: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        assert self.drop_last or self.count == 1
+        self.batch_size = min(self.batch_size, self.num_images // self.count)
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_images, self.batch_size * self.count)

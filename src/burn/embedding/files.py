@@ -69,7 +69,6 @@ class OutputFolder:
         self.path = path
         self._manifest, self._max_bad = manifest, max_bad
         self._dtype: Any = np.dtype(dtype)
-        require_folder(path)
         if (run := run_around(path)) is not None:
             raise UserError(f"--out {path} lies in {run}, the folder of a run: give another --out")
         path.mkdir(parents=True, exist_ok=True)

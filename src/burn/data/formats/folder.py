@@ -64,7 +64,6 @@ class Folder(ImageFiles):
         if stray:
             entries = [entry for entry in entries if "/" in entry[0]]
         self.name = str(path)
-        self._path = path
         self._names = [name for name, _ in entries]
         content = file_contents([(path / name, size) for name, size in entries])
         self.fingerprint = digest(*self._names, content)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -24,15 +24,7 @@ from burn.core.inputs import open_regular, require_regular
 from burn.data.base import PixelSource
 from burn.data.decode import UnreadableImage, check_bytes, decode_pixels
 from burn.data.fingerprint import digest, file_contents
-from burn.data.labels import (
-    MOST_CLASSES,
-    Labels,
-    NoLabels,
-    classes_of,
-    joined,
-    labels_of,
-    with_one_naming,
-)
+from burn.data.labels import MOST_CLASSES, Labels, NoLabels, joined_labels, labels_of
 
 _MOST_ROWS = 2**20  # of a file with fewer bytes than rows
 # Parquet hardly compresses JPEGs; it compresses bitmaps or PNGs of few colours several times.
@@ -139,31 +131,6 @@ def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | 
         return labels_of(values, f"{path.name}: column {columns.label}")
     except NoLabels as error:
         return str(error)
-
-
-def joined_labels(
-    name: str,
-    labels: Sequence[Labels | str],
-    names: Sequence[tuple[str, ...]],
-    describe: Callable[[int], str],
-) -> tuple[np.ndarray | None, tuple[str, ...], str]:
-    """Return `labels`, `classes` and `unlabelled` of a source that consists of shards.
-
-    `labels` are as `read_labels` returns them for each shard, and `names` those that each shard has
-    for its numbers, or empty. `describe` names an image. It is a UserError if only some of the
-    shards have labels.
-    """
-    there = [part for part in labels if isinstance(part, Labels)]
-    if there and len(there) < len(labels):
-        reason = next(part for part in labels if not isinstance(part, Labels))
-        raise UserError(f"{name}: only some of its shards have labels: {reason}")
-    if not there:
-        return None, (), next(map(str, labels), "")
-    try:
-        parts, same = with_one_naming(there, names)
-    except NoLabels as error:
-        return None, (), str(error)
-    return classes_of(joined(parts), same, describe)
 
 
 def _require_plausible(path: Path, size: int, metadata: pq.FileMetaData, columns: Columns) -> None:

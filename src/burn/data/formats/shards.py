@@ -26,8 +26,16 @@ from burn.core.paths import expand
 from burn.data.base import PixelSource, Split, named_part, part_word
 from burn.data.decode import MOST_BYTES, UnreadableImage, as_tensor, decode_pixels
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.parquet import Budget, images_in, joined_labels, opened, read_labels
-from burn.data.labels import MOST_CLASSES, UNLABELLED, Labels, NoLabels, can_name, named
+from burn.data.formats.parquet import Budget, images_in, opened, read_labels
+from burn.data.labels import (
+    MOST_CLASSES,
+    UNLABELLED,
+    Labels,
+    NoLabels,
+    can_name,
+    joined_labels,
+    named,
+)
 from burn.data.splits import Subset
 from burn_engine.folders import is_image
 from burn_engine.tar import COMPRESSED, DamagedTar, members_of

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -128,23 +129,20 @@ class _Reader:
         return encoded
 
 
+@dataclass(eq=False, repr=False)
 class _Batches(Dataset[Batch]):
     """A dataset that maps (epoch, number of a batch) to the batch; it keeps its readers."""
 
-    def __init__(
-        self,
-        images: ShardedImages,
-        transform: Transform,
-        order: _Order,
-        cached_shape: tuple[int, int] | None,
-    ) -> None:
-        self._images, self._transform, self._order = images, transform, order
-        self._cached_shape = cached_shape
-        self._epoch = -1
-        self._readers: dict[int, tuple[int, _Reader]] = {}  # lane -> its next batch, and reader
+    images: ShardedImages
+    transform: Transform
+    order: _Order
+    cached_shape: tuple[int, int] | None
+    _epoch: int = -1
+    # Of each lane: the number of the next batch, and the reader.
+    _readers: dict[int, tuple[int, _Reader]] = field(default_factory=dict)
 
     def __getitem__(self, key: Key) -> Batch:
-        images, (epoch, number) = self._images, key
+        images, (epoch, number) = self.images, key
         if epoch != self._epoch:  # its lanes may now belong to other workers
             self._epoch, self._readers = epoch, {}
         worker = get_worker_info()
@@ -152,15 +150,15 @@ class _Batches(Dataset[Batch]):
         lane = number % _LANES
         following, reader = self._readers.pop(lane, (-1, None))
         if reader is None or following != number:
-            blocks, batches = self._order.lane(epoch, lane)
+            blocks, batches = self.order.lane(epoch, lane)
             worker_batches = batches[number // _LANES :: workers // math.gcd(workers, _LANES)]
             reader = _Reader(images, blocks, worker_batches)
         self._readers[lane] = number + math.lcm(workers, _LANES), reader
         items = [
-            item(images, self._transform, (epoch, at), partial(images.decode, at, encoded))
+            item(images, self.transform, (epoch, at), partial(images.decode, at, encoded))
             for at, encoded in reader.batch()
         ]
-        return collate(items, self._cached_shape)
+        return collate(items, self.cached_shape)
 
 
 class StreamLoader(EpochLoader):

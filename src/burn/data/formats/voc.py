@@ -86,7 +86,6 @@ class Voc(PixelSource):
     """A source of images with boxes; `labels` is None, as an image may show several classes.
 
     Attributes:
-        annotations: The annotation of each image.
         presence: int8 (images, classes): 1 if the image shows an object of the class that is not
             difficult, 0 if it shows only difficult ones, -1 if it shows none.
         skipped: What was left out or fixed and why, one line each.
