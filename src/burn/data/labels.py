@@ -68,7 +68,7 @@ def labels_of(values: pa.Array | pa.ChunkedArray, what: str) -> Labels:
         if len(fractions):
             raise NoLabels(f"{what} holds {fractions[0]:g}, which is no class number")
         return numbered(floats.astype(np.int64), what)
-    if any(is_text(kind) for is_text in _TEXTS):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return named(values.cast(pa.large_string()).to_pylist(), what)
     raise NoLabels(f"{what} holds {shortened(str(kind), 80)}, and no class numbers or names")
 
@@ -77,9 +77,6 @@ def _looked_up(values: pa.DictionaryArray, what: str) -> Labels:
     entries = labels_of(values.dictionary, what)
     numbers = np.append(entries.numbers, UNLABELLED)  # for a missing value, at -1
     return Labels(numbers[values.indices.fill_null(-1).to_numpy()], entries.names)
-
-
-_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 def numbered(numbers: np.ndarray, what: str) -> Labels:

@@ -122,20 +122,17 @@ def random_views(
     `teacher_configs`; they are not drawn for images whose features are in its cache.
     """
 
-    def draw_all(
-        image: Tensor, epoch: int, index: int, configs: Sequence[ViewConfig]
-    ) -> tuple[Tensor, ...]:
-        return tuple(
-            random_view(image, config, generator(seed, epoch, index, view))
-            for view, config in enumerate(configs)
-        )
-
     def transform(image: Tensor, epoch: int, index: int) -> Drawn:
-        views = draw_all(image, epoch, index, configs)
+        def draw(configs: Sequence[ViewConfig]) -> tuple[Tensor, ...]:
+            return tuple(
+                random_view(image, config, generator(seed, epoch, index, view))
+                for view, config in enumerate(configs)
+            )
+
         features = None if cache is None else cache.read(epoch, index)
-        if features is not None:
-            return Drawn(views, cached=torch.from_numpy(features))
-        return Drawn(views, draw_all(image, epoch, index, teacher_configs))
+        if features is None:
+            return Drawn(draw(configs), draw(teacher_configs))
+        return Drawn(draw(configs), cached=torch.from_numpy(features))
 
     return transform
 

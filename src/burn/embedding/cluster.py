@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from burn.core.errors import UserError
 from burn.core.paths import expand
-from burn.embedding.files import Written
+from burn.embedding.files import OutputFolder, Written
 from burn.embedding.settings import EmbedConfig
 from burn.runtime.cluster import Origin, share_of
 
@@ -82,13 +82,13 @@ class NodeEmbedder:
         try:
             origin.check()
             with contextlib.chdir(self._folder):
-                from burn.embedding.embedder import embed_part, open_network, output_folder
+                from burn.embedding.embedder import embed_part, open_network
                 from burn.embedding.parts import open_collection
 
                 collection = open_collection(config.data, config.part_size)
                 self._parts = {part.name: part for part in collection.parts}
                 network = open_network(config, Console(quiet=True))
-                out = output_folder(config, network, collection)
+                out = OutputFolder(config, network, collection)
                 self._embed = partial(embed_part, network, out)
         except (UserError, OSError) as error:
             self._fault = f"node {self._node}: {error}"

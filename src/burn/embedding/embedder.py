@@ -11,16 +11,15 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from burn.checkpoints.foreign.named import require_network
-from burn.core.errors import UserError, printable
+from burn.core.errors import UserError
 from burn.core.paths import expand
 from burn.data.checks import image_readers
 from burn.data.decode import UnreadableImage
 from burn.deploy.named import head_file
-from burn.embedding.files import FORMAT, LostPart, OutputFolder, Rows, Written
+from burn.embedding.files import LostPart, OutputFolder, Rows, Written
 from burn.embedding.network import Network, PackedNetwork, Unfit
-from burn.embedding.parts import Collection, Images, Part
+from burn.embedding.parts import Images, Part
 from burn.embedding.settings import EmbedConfig
-from burn.runtime.bounds import require_share
 
 _TASK_IMAGES = 16  # that a thread takes at a time: handing over costs about 50 µs
 
@@ -38,29 +37,6 @@ def open_network(config: EmbedConfig, console: Console) -> Network:
 
         return TrainedNetwork(config)
     return PackedNetwork(config, console)
-
-
-def output_folder(config: EmbedConfig, network: Network, collection: Collection) -> OutputFolder:
-    assert config.out is not None
-    settings: dict[str, Any] = {"dtype": config.dtype, **network.settings}
-    if collection.num_images is not None:
-        settings["part_size"] = config.part_size
-    manifest = {
-        "format": FORMAT,
-        "model": {
-            "name": printable(network.name),
-            "fingerprint": network.fingerprint,
-            "features": network.num_features,
-            "classes": list(network.classes),
-        },
-        "data": {
-            "name": printable(collection.name),
-            "fingerprint": collection.fingerprint,
-            "images": collection.num_images,
-        },
-        "settings": settings,
-    }
-    return OutputFolder(expand(config.out), manifest, config.dtype, require_share(config.max_bad))
 
 
 def embed_part(

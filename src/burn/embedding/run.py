@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits
 
 from burn.core.errors import UserError, listed, printable
 from burn.core.paths import expand
-from burn.embedding.embedder import embed_part, open_network, output_folder
-from burn.embedding.files import Written, require_folder
+from burn.embedding.embedder import embed_part, open_network
+from burn.embedding.files import OutputFolder, Written, require_folder
 from burn.embedding.parts import Collection, Part, open_collection, require_apart
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
@@ -64,7 +64,7 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
             network = open_network(config, console)
             for note in (*collection.notes, *network.notes):
                 console.print(printable(note))
-            folder = output_folder(config, network, collection)
+            folder = OutputFolder(config, network, collection)
             folder.require_no_others(collection)
             parts = collection.parts[number::count]
             total = len(parts)

@@ -85,9 +85,8 @@ def _open(config: EmbedConfig) -> tuple[Model, Classifier | None]:
         model = open_model(config.model, fresh=False, seed=0)
     if config.head is not None:
         head = read_head(expand(config.head), model.backbone)
-        return model, Classifier(
-            head.weight.detach(), head.bias.detach(), head.classes, head.backbone
-        )
+        weight, bias = head.weight.detach(), head.bias.detach()
+        return model, Classifier(weight, bias, head.classes, head.backbone)
     return model, None if checkpoint is None else own_classifier(checkpoint, model.backbone)
 
 

@@ -330,7 +330,7 @@ class Parquet(PixelSource):
         )
         if not len(self._images):
             raise UserError(f"{name} holds no rows")
-        self.name, self.notes = name, (note,) * bool(note)
+        self.name, self.notes = name, [note] if note else []
         if self._images.null_count == len(self._images):
             raise UserError(f"{name} holds no image: all {len(self._images):,} values are missing")
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
