@@ -33,7 +33,7 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.native import save_checkpoint
 from burn.core.types import Precision
-from burn.data.readable import image_readers
+from burn.data.checks import image_readers
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import pack
 from burn.embedding.parts import open_collection

@@ -27,7 +27,7 @@ MODULES = (
     "burn.campaigns.ablate", "burn.campaigns.compare", "burn.campaigns.demo",
     "burn.campaigns.jobs", "burn.checkpoints.foreign.exchange", "burn.cli.commands.evaluate",
     "burn.cli.commands.pretrain", "burn.cli.configuration", "burn.cli.main", "burn.cli.parser",
-    "burn.deploy.onnx", "burn.deploy.pack", "burn.embedding.packed", "burn.embedding.run",
+    "burn.deploy.onnx", "burn.deploy.pack", "burn.embedding.network", "burn.embedding.run",
     "burn.evaluation.context",
     "burn.evaluation.detection.protocol", "burn.evaluation.linear", "burn.evaluation.registry",
     "burn.report.page", "burn.report.render.tables", "burn.training.run",

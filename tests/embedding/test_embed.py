@@ -29,7 +29,7 @@ from burn.cli.main import main
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import pack
-from burn.embedding.packed import PackedNetwork
+from burn.embedding.network import PackedNetwork
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.context import open_model
 from burn.evaluation.features import extract_features

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 try:
     import fcntl
@@ -20,6 +20,8 @@ except ImportError:  # Windows
 
 from burn.core.errors import UserError
 from burn_engine.whole_file import rename_to_new
+
+Returned = TypeVar("Returned")
 
 _BESIDE = ".writing."  # prefix of the folders that hold unfinished files
 _OWN_FOLDER = re.compile(re.escape(_BESIDE) + "[0-9a-f]{16}")
@@ -39,14 +41,14 @@ def require_free(*paths: Path) -> None:
 
 
 def write_beside(
-    path: Path, write: Callable[[Path], Any], keep: Path | None = None, *, new: bool = False
-) -> None:
+    path: Path, write: Callable[[Path], Returned], keep: Path | None = None, *, new: bool = False
+) -> Returned:
     """Write the file `path` so that it is complete or not there, whatever happens meanwhile.
 
-    `write` fills a file of the same name in a hidden folder beside `path`, which is then renamed.
-    The folder belongs to this call alone, so two processes that write the same `path` do not
-    disturb each other: the last one's file stays. The file is on the disk before it is renamed, so
-    that a machine that loses power keeps the old file or the new one.
+    `write`, whose result is returned, fills a file of the same name in a hidden folder beside
+    `path`, which is then renamed. The folder belongs to this call alone, so two processes that
+    write the same `path` do not disturb each other: the last one's file stays. The file is on the
+    disk before it is renamed, so that a machine that loses power keeps the old file or the new one.
 
     An old file at `path` is renamed to `keep`, if that is given. With `new`, it is a UserError,
     even if another process has written it meanwhile. An OSError names `path`; safetensors' and
@@ -55,7 +57,7 @@ def write_beside(
     try:
         with _own_folder(path.parent) as folder:
             temporary = folder / path.name
-            write(temporary)
+            returned = write(temporary)
             mask = os.umask(0)  # it can only be read by setting it
             os.umask(mask)
             temporary.chmod(0o666 & ~mask)  # safetensors makes files only their owner can read
@@ -63,10 +65,11 @@ def write_beside(
                 os.fsync(written.fileno())
             if new:
                 _rename_to_new(temporary, path)
-                return
+                return returned
             if keep is not None and path.is_file():
                 path.replace(keep)
             temporary.replace(path)
+            return returned
     except OSError as error:
         if error.errno is None or (error.filename and _BESIDE not in str(error.filename)):
             raise
@@ -141,10 +144,9 @@ def remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what `write_beside` leaves in a folder when its process is killed.
+    """Remove what `write_beside`, of any version of burn, leaves when its process is killed.
 
-    The folder must belong to the caller (`locked`): files of an earlier version of burn are
-    removed, too.
+    The folder must belong to the caller (`locked`).
     """
     remove_abandoned(folder, without_locks=True)
     for file in folder.glob(f"{_BESIDE}*"):

@@ -45,10 +45,8 @@ def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> B
         descriptor = os.open(
             path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UserError(reason(path, error)) from error
-    except ValueError as error:  # a null byte
-        raise UserError(f"{path}: the name contains a null byte") from error
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
@@ -82,21 +80,17 @@ def status_of(path: Path) -> os.stat_result | None:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UserError(reason(path, error)) from error
-    except ValueError as error:
-        raise UserError(f"{path}: the name contains a null byte") from error
 
 
 def list_folder(path: Path) -> list[os.DirEntry[str]]:
     """Return the entries of a folder in the order of their names."""
-    try:
+    with _failures_named(path):
         # Listing needs read permission; looking up what is listed needs search permission.
         os.stat(os.path.join(path, os.curdir))  # noqa: PTH116, PTH118 - Path drops the dot
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        raise UserError(reason(path, error)) from error
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -175,8 +169,10 @@ def _failures_named(path: Path) -> Iterator[None]:
         raise UserError(reason(path, error)) from error
 
 
-def reason(path: Path, error: OSError) -> str:
+def reason(path: Path, error: OSError | ValueError) -> str:
     """Return the message for a path that cannot be read."""
+    if isinstance(error, ValueError):
+        return f"{path}: the name contains a null byte"
     if error.errno == errno.ENOENT:
         return f"{path}: no such file"
     if error.errno == errno.ELOOP:

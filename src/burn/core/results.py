@@ -146,12 +146,10 @@ def read_results(path: Path) -> list[Result]:
     results = []
     for number, line in enumerate(lines, start=1):
         try:
-            results.append(Result(**json.loads(line)))
+            result = Result(**json.loads(line))
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"{path} line {number} is not a result: {error}") from error
-    return [
-        replace(r, checkpoint=located_path(r.checkpoint, path.parent))
-        if isinstance(r.checkpoint, str)
-        else r
-        for r in results
-    ]
+        if isinstance(result.checkpoint, str):
+            result = replace(result, checkpoint=located_path(result.checkpoint, path.parent))
+        results.append(result)
+    return results

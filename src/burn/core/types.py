@@ -66,8 +66,7 @@ class Batch:
 
     def first(self, count: int) -> Batch:
         """Return the first `count` images of the batch."""
-        cached, teacher_views = self.cached, self.teacher_views
-        rows = count
+        cached, rows = self.cached, count
         if cached is not None:
             missing = cached.missing[cached.missing < count]
             cached, rows = CachedFeatures(cached.values[:, :count], missing), len(missing)
@@ -76,7 +75,7 @@ class Batch:
             views=tuple(view[:count] for view in self.views),
             indices=self.indices[:count],
             labels=None if self.labels is None else self.labels[:count],
-            teacher_views=tuple(view[:rows] for view in teacher_views),
+            teacher_views=tuple(view[:rows] for view in self.teacher_views),
             cached=cached,
         )
 

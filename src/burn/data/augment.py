@@ -1,8 +1,6 @@
 """Views of an image: random augmentations for training, and the plain view for evaluation.
 
-Images are uint8 (3, height, width), and views uint8 (3, size, size). Every random draw comes from a
-generator seeded by (seed, epoch, index, view) alone, so that a resumed run, or a run with another
-number of data-loader workers, sees the same images.
+Images are uint8 (3, height, width), and views uint8 (3, size, size).
 """
 
 from __future__ import annotations
@@ -121,20 +119,12 @@ def _crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generato
 
 
 def _jitter(view: Array, config: ViewConfig, random: np.random.Generator) -> Array:
-    brightness, contrast, saturation = (
-        random.uniform(1 - strength, 1 + strength)
-        for strength in (config.brightness, config.contrast, config.saturation)
-    )
-    turn = random.uniform(-config.hue, config.hue)
+    strengths = (config.brightness, config.contrast, config.saturation)
+    amounts = [random.uniform(1 - strength, 1 + strength) for strength in strengths]
+    amounts.append(random.uniform(-config.hue, config.hue))
+    adjust = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     for step in random.permutation(4):
-        if step == 0:
-            view = adjust_brightness(view, brightness)
-        elif step == 1:
-            view = adjust_contrast(view, contrast)
-        elif step == 2:
-            view = adjust_saturation(view, saturation)
-        else:
-            view = adjust_hue(view, turn)
+        view = adjust[step](view, amounts[step])
     return view
 
 

@@ -39,7 +39,7 @@ class Source(Protocol):
             read for it.
 
     A source may also have `unlabelled`, which says why images have no label ("" if all have one),
-    and `note`, a line on what is read or left out ("" if there is nothing to tell).
+    and `notes`, lines on what is read or left out.
     """
 
     name: str
@@ -94,15 +94,14 @@ def part_word(file: Path) -> str:
 class ImageFiles(PixelSource):
     """Base class of sources that read image files below a folder."""
 
-    _path: Path
+    root: Path
     _names: list[str]
 
     def __len__(self) -> int:
         return len(self._names)
 
     def pixels(self, index: int) -> np.ndarray:
-        file = self._path / self._names[index]
-        return decode_pixels(read_image(file), str(file))
+        return decode_pixels(read_image(self.root / self._names[index]), self.describe(index))
 
     def describe(self, index: int) -> str:
-        return str(self._path / self._names[index])
+        return str(self.root / self._names[index])

@@ -1,28 +1,61 @@
-"""Checks of image sources and output folders, made before a long computation starts."""
+"""Which images of a source can be read, and checks that are made before a long computation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from burn.core.errors import UserError
 from burn.core.paths import resolved
 from burn.data.base import PixelSource, Source
 from burn.data.decode import UnreadableImage
+from burn.data.fingerprint import spread
 from burn.data.formats.folder import Folder
-from burn.data.formats.labeled import LabeledFiles
 from burn.data.formats.shards import ShardedImages
-from burn.data.formats.voc import Voc
 from burn.data.splits import Subset
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _MOST_TRIED = 1000  # images to try before a source counts as unreadable
+
+
+def readable_images(source: Source, ascending: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """Yield those images at ascending positions that can be read, uint8 (3, height, width)."""
+    readers = image_readers(source, ascending, tensors=True)
+    for position, read in zip(ascending, readers, strict=True):
+        try:
+            yield position, read()
+        except UnreadableImage:
+            continue
+
+
+def image_readers(
+    source: Source, positions: Sequence[int], *, tensors: bool
+) -> Iterator[Callable[[], Any]]:
+    """Yield a function for each position, in ascending order, that reads its image in any thread.
+
+    It returns a tensor, uint8 (3, height, width), or of a `PixelSource` also an array (height,
+    width, 3), which needs no torch; or it raises UnreadableImage. Shards are read sequentially
+    while the functions are taken, by the thread that takes them, since random access to their
+    images is slow.
+    """
+    if isinstance(source, ShardedImages):
+        decode = source.decode if tensors else source.decode_pixels
+        for position, encoded in zip(positions, source.encoded(positions), strict=True):
+            yield partial(decode, position, encoded)
+        return
+    read = source.read if tensors else cast(PixelSource, source).pixels
+    for position in positions:
+        yield partial(read, position)
 
 
 def require_readable(source: Source, at_least: int = 1) -> None:
     """Raise UserError unless at least `at_least` images of a source can be decoded.
 
-    The first images are tried, and if too few of them can be read, about a thousand from all over
-    the source. Reading stops as soon as enough images were decoded.
+    The first are tried, and if too few of them can be read, about a thousand from all over it.
     """
     tried = readable = 0
     reason = ""
@@ -39,11 +72,9 @@ def require_readable(source: Source, at_least: int = 1) -> None:
             readable += 1
             if readable == at_least:
                 return
-    how_many = "none" if not readable else f"only {readable}"
-    total_text = (
-        f"the {tried:,} tried of {len(source):,}" if tried < len(source) else f"its {tried:,}"
-    )
-    raise UserError(f"{source.name}: {how_many} of {total_text} images can be read{reason}")
+    how_many = f"only {readable}" if readable else "none"
+    total = f"its {tried:,}" if tried == len(source) else f"the {tried:,} tried of {len(source):,}"
+    raise UserError(f"{source.name}: {how_many} of {total} images can be read{reason}")
 
 
 def _samples(source: Source, at_least: int) -> Iterator[tuple[Source, Sequence[int]]]:
@@ -53,10 +84,8 @@ def _samples(source: Source, at_least: int) -> Iterator[tuple[Source, Sequence[i
     if isinstance(source, ShardedImages):  # random access to the images of shards is slow
         some = source.sample(more)
         yield some, range(len(some))
-    elif count > more:
-        yield source, [index * count // more for index in range(more)]
     else:
-        yield source, range(count)
+        yield source, spread(count, more)
 
 
 def missing_labels(source: Source) -> str:
@@ -77,25 +106,21 @@ def missing_labels(source: Source) -> str:
 
 def remarks(source: Source) -> list[str]:
     """Return lines on which images of a source are read, and what is left out."""
-    while isinstance(source, Subset):
-        source = source.whole
-    lines = [text] if (text := getattr(source, "note", "")) else []
-    if isinstance(source, Folder) and source.skipped_text:
-        lines.append(f"skipped: {source.skipped_text}")
-    if isinstance(source, LabeledFiles) and source.missing:
-        lines.append(f"{source.missing:,} images it lists have no file")
-    if isinstance(source, Voc) and source.skipped:
-        lines.append(f"{len(source.skipped):,} faults: {'; '.join(source.skipped[:5])}")
-    return lines
+    return list(getattr(_whole(source), "notes", ()))
 
 
 def require_outside(out: Path, *sources: Source, option: str = "--out") -> None:
     """Raise UserError if an output folder, which need not exist, lies in a folder of images."""
-    for source in sources:
-        while isinstance(source, Subset):
-            source = source.whole  # noqa: PLW2901
+    for source in map(_whole, sources):
         if isinstance(source, Folder) and resolved(out).is_relative_to(resolved(source.root)):
             raise UserError(
                 f"{out} lies in the folder of images {source.root}, which would then hold the "
                 f"pictures that are written: give another {option}"
             )
+
+
+def _whole(source: Source) -> Source:
+    """Return the source that a subset is of, or a source itself."""
+    while isinstance(source, Subset):
+        source = source.whole
+    return source

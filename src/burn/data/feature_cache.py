@@ -1,15 +1,12 @@
 """A cache on disk of a teacher's features, shared by runs that draw the same views.
 
-A view is a function of (seed, epoch, image, view), and so are the features that a frozen teacher
-computes from it. A cache holds one folder for each combination of teacher, view settings and
-images, described by its `about.json`. The folder holds one file for each seed, view and epoch. A
-file has one record for each image, at an offset given by the image's position, so that runs with
-different batches share it.
+A cache holds one folder for each combination of teacher, view settings and images, described by its
+`about.json`, with one file for each seed, view and epoch. A file has one record for each image, at
+an offset given by the image's position: a CRC-32 and the features in float16.
 
-A record is a CRC-32 and the features in float16. The checksum also covers the record's seed, epoch,
-image and view. It fails for a hole in the file, for a record that a killed process or two
-concurrent writers left incomplete, and for one that was copied from elsewhere. Such a record counts
-as missing, so no locks are needed.
+The checksum also covers the record's seed, epoch, image and view. It fails for a hole in the file,
+for a record that a killed process or two concurrent writers left incomplete, and for one that was
+copied from elsewhere. Such a record counts as missing, so no locks are needed.
 """
 
 from __future__ import annotations
@@ -40,15 +37,11 @@ _CRC = 4  # bytes
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """The existing folder, in a cache, for one combination of teacher, view settings and images.
-
-    `dimension` is that of the teacher's features, and `num_images` the number of images of the
-    source.
-    """
+    """The existing folder, in a cache, for one combination of teacher, view settings and images."""
 
     path: Path
-    dimension: int
-    num_images: int
+    dimension: int  # of the teacher's features
+    num_images: int  # of the source
 
     @staticmethod
     def stored_dimension(cache: Path, about: Mapping[str, Any]) -> int | None:

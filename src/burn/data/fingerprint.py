@@ -1,13 +1,9 @@
 """Fingerprints of images: hashes of what they hold, whatever their place and their times.
 
-Every source has one, and everything that may go on from earlier work compares it: resumed runs and
-campaigns, cached features of networks and teachers, and the files of `burn embed`.
-
 A fingerprint covers names below the folder, sizes, and content. The content is read whole up to
 256 MiB in 65,536 files. Of more, 256 MiB are read: blocks spread evenly over each of at most 16,384
 files, which are spread evenly over all. What lies between the blocks, or in another file, may
-change unnoticed as long as all sizes stay the same; photographs whose pixels change also change
-most of their bytes.
+change unnoticed as long as all sizes stay the same.
 """
 
 from __future__ import annotations

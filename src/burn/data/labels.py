@@ -7,12 +7,12 @@ be evaluated on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from burn.core.errors import shortened
+from burn.core.errors import UserError, shortened
 
 MOST_CLASSES = 100_000
 UNLABELLED = -1
@@ -68,7 +68,7 @@ def labels_of(values: pa.Array | pa.ChunkedArray, what: str) -> Labels:
         if len(fractions):
             raise NoLabels(f"{what} holds {fractions[0]:g}, which is no class number")
         return numbered(floats.astype(np.int64), what)
-    if any(is_text(kind) for is_text in _TEXTS):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return named(values.cast(pa.large_string()).to_pylist(), what)
     raise NoLabels(f"{what} holds {shortened(str(kind), 80)}, and no class numbers or names")
 
@@ -77,9 +77,6 @@ def _looked_up(values: pa.DictionaryArray, what: str) -> Labels:
     entries = labels_of(values.dictionary, what)
     numbers = np.append(entries.numbers, UNLABELLED)  # for a missing value, at -1
     return Labels(numbers[values.indices.fill_null(-1).to_numpy()], entries.names)
-
-
-_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 def numbered(numbers: np.ndarray, what: str) -> Labels:
@@ -139,33 +136,6 @@ def joined(parts: Sequence[Labels]) -> Labels:
     return Labels(np.concatenate([np.empty(0, np.int64), *numbers]), every, reason)
 
 
-def with_one_naming(
-    parts: Sequence[Labels], names: Sequence[tuple[str, ...]]
-) -> tuple[Sequence[Labels], tuple[str, ...]]:
-    """Bring the labels of several files under one naming of their numbers, and return both.
-
-    `names` is what each file calls its numbers; empty if it does not say. Where files call a number
-    differently, their labels have names themselves, and there are no others; a label that its file
-    does not name raises NoLabels then.
-    """
-    longest = max(names, key=len, default=())
-    if all(part_names == longest[: len(part_names)] for part_names in names):
-        return parts, longest
-    named_parts = []
-    for part, part_names in zip(parts, names, strict=True):
-        if part.names is not None:
-            named_parts.append(part)
-            continue
-        largest = int(part.numbers.max(initial=UNLABELLED))
-        if largest >= len(part_names):
-            raise NoLabels(
-                f"its files name the classes differently, and one that has a label {largest} "
-                f"has names for {len(part_names)}"
-            )
-        named_parts.append(Labels(part.numbers, part_names, part.reason))
-    return named_parts, ()
-
-
 def _digits(numbers: np.ndarray) -> tuple[str, ...]:
     return tuple(str(i) for i in range(int(numbers.max(initial=UNLABELLED)) + 1))
 
@@ -215,3 +185,38 @@ def classes_of(
         return None, (), reason
     class_names = labels.names or _digits(numbers)
     return numbers, tuple(names) if len(names) >= len(class_names) else class_names, reason
+
+
+def joined_labels(
+    name: str,
+    labels: Sequence[Labels | str],
+    names: Sequence[tuple[str, ...]],
+    describe: Callable[[int], str],
+) -> tuple[np.ndarray | None, tuple[str, ...], str]:
+    """Return `labels`, `classes` and `unlabelled` of a source that consists of several files.
+
+    `labels` are those of each file, or why it has none, and `names` what each file calls its
+    numbers, or empty. Where files call a number differently, their labels have names themselves,
+    and there are no others. `describe` names an image.
+    """
+    parts = [part for part in labels if isinstance(part, Labels)]
+    reason = next((part for part in labels if isinstance(part, str)), "")
+    if parts and reason:
+        raise UserError(f"{name}: only some of its shards have labels: {reason}")
+    if not parts:
+        return None, (), reason
+    longest = max(names, key=len)
+    if any(part_names != longest[: len(part_names)] for part_names in names):
+        longest = ()
+        for i, part_names in enumerate(names):
+            if parts[i].names is not None:
+                continue
+            largest = int(parts[i].numbers.max(initial=UNLABELLED))
+            if largest >= len(part_names):
+                reason = (
+                    f"its files name the classes differently, and one that has a label {largest} "
+                    f"has names for {len(part_names)}"
+                )
+                return None, (), reason
+            parts[i] = replace(parts[i], names=part_names)
+    return classes_of(joined(parts), longest, describe)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -64,14 +65,18 @@ class _Views(Dataset[Item]):
         return len(self._source)
 
     def __getitem__(self, key: Key) -> Item:
-        epoch, index = key
-        labels = self._source.labels
-        label = None if labels is None else int(labels[index])
-        try:
-            image = self._source.read(index)
-        except UnreadableImage:
-            return Item(epoch, index, None, label)
-        return Item(epoch, index, self._transform(image, epoch, index), label)
+        return item(self._source, self._transform, key, partial(self._source.read, key[1]))
+
+
+def item(source: Source, transform: Transform, key: Key, read: Callable[[], Tensor]) -> Item:
+    """Return the item of an image of a source, which `read` reads."""
+    epoch, index = key
+    label = None if source.labels is None else int(source.labels[index])
+    try:
+        image = read()
+    except UnreadableImage:
+        return Item(epoch, index, None, label)
+    return Item(epoch, index, transform(image, epoch, index), label)
 
 
 def collate(items: Sequence[Item], cached_shape: tuple[int, int] | None = None) -> Batch:
@@ -117,20 +122,17 @@ def random_views(
     `teacher_configs`; they are not drawn for images whose features are in its cache.
     """
 
-    def draw_all(
-        image: Tensor, epoch: int, index: int, configs: Sequence[ViewConfig]
-    ) -> tuple[Tensor, ...]:
-        return tuple(
-            random_view(image, config, generator(seed, epoch, index, view))
-            for view, config in enumerate(configs)
-        )
-
     def transform(image: Tensor, epoch: int, index: int) -> Drawn:
-        views = draw_all(image, epoch, index, configs)
+        def draw(configs: Sequence[ViewConfig]) -> tuple[Tensor, ...]:
+            return tuple(
+                random_view(image, config, generator(seed, epoch, index, view))
+                for view, config in enumerate(configs)
+            )
+
         features = None if cache is None else cache.read(epoch, index)
-        if features is not None:
-            return Drawn(views, cached=torch.from_numpy(features))
-        return Drawn(views, draw_all(image, epoch, index, teacher_configs))
+        if features is None:
+            return Drawn(draw(configs), draw(teacher_configs))
+        return Drawn(draw(configs), cached=torch.from_numpy(features))
 
     return transform
 
@@ -150,7 +152,18 @@ def light_views(size: int, seed: int) -> Transform:
     return transform
 
 
-class EpochSampler(Sampler[list[Key]]):
+class Epochs(Sampler[Any]):
+    """A sampler that yields the batches of one `epoch`, or their keys, but for the first `skip`."""
+
+    epoch = 0
+    skip = 0
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+@dataclass(eq=False, repr=False)
+class EpochSampler(Epochs):
     """Sample batches of (epoch, index) from one seeded permutation per epoch.
 
     Each of `count` processes takes its own `batch_size` images of every batch (fewer if there are
@@ -159,23 +172,17 @@ class EpochSampler(Sampler[list[Key]]):
     processes must.
     """
 
-    def __init__(
-        self,
-        num_images: int,
-        batch_size: int,
-        seed: int,
-        *,
-        drop_last: bool,
-        rank: int = 0,
-        count: int = 1,
-    ) -> None:
-        assert drop_last or count == 1
-        self.num_images, self.seed = num_images, seed
-        self.batch_size = min(batch_size, num_images // count)
-        self.rank, self.count = rank, count
-        self.drop_last = drop_last
-        self.epoch = 0
-        self.skip = 0  # batches of the current epoch that were already used
+    num_images: int
+    batch_size: int
+    seed: int
+    _: KW_ONLY
+    drop_last: bool
+    rank: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        assert self.drop_last or self.count == 1
+        self.batch_size = min(self.batch_size, self.num_images // self.count)
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_images, self.batch_size * self.count)
@@ -186,15 +193,6 @@ class EpochSampler(Sampler[list[Key]]):
         for batch in range(self.skip, len(self)):
             start = (batch * self.count + self.rank) * self.batch_size
             yield [(self.epoch, int(i)) for i in order[start : start + self.batch_size]]
-
-
-class Epochs(Protocol):
-    """A sampler that yields the batches of one `epoch`, or their keys, but for the first `skip`."""
-
-    epoch: int
-    skip: int
-
-    def __len__(self) -> int: ...
 
 
 class EpochLoader(QuietLoader):

@@ -9,22 +9,29 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
+
+from rich.console import Console
+from threadpoolctl import threadpool_limits
 
 from burn.core.errors import UserError
 from burn.core.paths import expand
-from burn.embedding.files import Written
+from burn.embedding.files import OutputFolder, Written
 from burn.embedding.settings import EmbedConfig
 from burn.runtime.cluster import Origin, share_of
 
 
-def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Written | str]]:
+def compute(
+    config: EmbedConfig, parts: Sequence[str], advance: Callable[[str, float], None]
+) -> Iterator[tuple[str, Written | str]]:
     """Compute parts, by name, on the cluster that was joined, in the order in which they end.
 
-    Yields the name of each part with what was written, or with the reason why it could not be. A
-    cluster that lacks what a task needs, and a node that cannot do the work, are a UserError.
+    Yields the name of each part with what was written, or with the reason why it could not be, and
+    tells `advance` that all of it is done. A cluster that lacks what a task needs, and a node that
+    cannot do the work, are a UserError.
     """
     if not parts:
         return
@@ -58,6 +65,7 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
         for row in results.iter_rows():
             if row["fault"]:
                 raise UserError(row["fault"])
+            advance(row["part"], 1.0)
             written = Written(row["images"], row["unreadable"])
             yield row["part"], row["lost"] or written
 
@@ -65,19 +73,23 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
 class NodeEmbedder:
     """Computes parts on a node. Ray Data makes one for each of its actors.
 
-    `config` is without `cluster`. It raises nothing that a user could mend: Ray would wrap that in
-    two tracebacks.
+    It raises nothing that a user could mend: Ray would wrap that in two tracebacks.
     """
 
     def __init__(self, config: EmbedConfig, origin: Origin) -> None:
         self._node, self._fault = socket.gethostname(), ""
-        self._folder = origin.folder
+        self._folder, self._packed = origin.folder, config.packed
         try:
             origin.check()
             with contextlib.chdir(self._folder):
-                from burn.embedding.embedder import PartEmbedder
+                from burn.embedding.embedder import embed_part, open_network
+                from burn.embedding.parts import open_collection
 
-                self._embed = PartEmbedder(config)
+                collection = open_collection(config.data, config.part_size)
+                self._parts = {part.name: part for part in collection.parts}
+                network = open_network(config, Console(quiet=True))
+                out = OutputFolder(config, network, collection)
+                self._embed = partial(embed_part, network, out)
         except (UserError, OSError) as error:
             self._fault = f"node {self._node}: {error}"
 
@@ -85,9 +97,12 @@ class NodeEmbedder:
         done = {"part": row["part"], "images": 0, "unreadable": 0, "lost": "", "fault": self._fault}
         if self._fault:
             return done
+        if (part := self._parts.get(row["part"])) is None:
+            return {**done, "lost": "this node does not find it among the images"}
+        blas = threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext()
         try:
-            with contextlib.chdir(self._folder):
-                written = self._embed(row["part"])
+            with contextlib.chdir(self._folder), blas:
+                written = self._embed(part)
         except (UserError, OSError) as error:
             return {**done, "fault": f"node {self._node}: {error}"}
         if isinstance(written, str):

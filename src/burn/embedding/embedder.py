@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,19 +9,17 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from rich.console import Console
-from threadpoolctl import threadpool_limits
 
 from burn.checkpoints.foreign.named import require_network
-from burn.core.errors import UserError, printable
+from burn.core.errors import UserError
 from burn.core.paths import expand
+from burn.data.checks import image_readers
 from burn.data.decode import UnreadableImage
-from burn.data.readable import image_readers
 from burn.deploy.named import head_file
-from burn.embedding.files import FORMAT, LostPart, OutputFolder, Rows, Written
-from burn.embedding.network import Network, Unfit
-from burn.embedding.parts import Collection, Images, Part, open_collection
+from burn.embedding.files import LostPart, OutputFolder, Rows, Written
+from burn.embedding.network import Network, PackedNetwork, Unfit
+from burn.embedding.parts import Images, Part
 from burn.embedding.settings import EmbedConfig
-from burn.runtime.bounds import require_share
 
 _TASK_IMAGES = 16  # that a thread takes at a time: handing over costs about 50 µs
 
@@ -39,65 +36,18 @@ def open_network(config: EmbedConfig, console: Console) -> Network:
         from burn.embedding.trained import TrainedNetwork
 
         return TrainedNetwork(config)
-    from burn.embedding.packed import PackedNetwork
-
     return PackedNetwork(config, console)
-
-
-def output_folder(config: EmbedConfig, network: Network, collection: Collection) -> OutputFolder:
-    assert config.out is not None
-    settings: dict[str, Any] = {"dtype": config.dtype, **network.settings}
-    if collection.num_images is not None:
-        settings["part_size"] = config.part_size
-    manifest = {
-        "format": FORMAT,
-        "model": {
-            "name": printable(network.name),
-            "fingerprint": network.fingerprint,
-            "features": network.num_features,
-            "classes": list(network.classes),
-        },
-        "data": {
-            "name": printable(collection.name),
-            "fingerprint": collection.fingerprint,
-            "images": collection.num_images,
-        },
-        "settings": settings,
-    }
-    return OutputFolder(expand(config.out), manifest, config.dtype, require_share(config.max_bad))
-
-
-class PartEmbedder:
-    """Computes parts of a collection in another process, whose signals are its own.
-
-    `config` is without `cluster`.
-    """
-
-    def __init__(self, config: EmbedConfig) -> None:
-        console = Console(quiet=True)
-        collection = open_collection(config.data, config.part_size)
-        self._parts = {part.name: part for part in collection.parts}
-        self._network = open_network(config, console)
-        self._folder = output_folder(config, self._network, collection)
-        self._packed = config.packed
-
-    def __call__(self, name: str) -> Written | str:
-        if name not in self._parts:
-            return "this node does not find it among the images"
-        with threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext():
-            part = self._parts[name]
-            return embed_part(self._network, self._folder, part, lambda _images, rows: rows)
 
 
 def embed_part(
     network: Network,
     folder: OutputFolder,
     part: Part,
-    watch: Callable[[Images, Iterator[Rows]], Iterator[Rows]],
+    advance: Callable[[float], None] = lambda share: None,
 ) -> Written | str:
     """Write the file of a part, and return what it holds, or why it could not be computed.
 
-    `watch` is passed the batches and yields them again.
+    `advance` is told the share of the part's images in each batch that is done.
     """
     try:
         images = part.open()
@@ -106,19 +56,18 @@ def embed_part(
     # A pool for each part, so that nothing of a part that failed is left running.
     pool = ThreadPoolExecutor(network.threads, "embed")
     try:
-        rows = _rows(network, images, pool)
-        return folder.write(part, images, watch(images, rows))
+        return folder.write(part, images, _rows(network, images, pool, advance))
     except LostPart as error:
         return str(error)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterator[Rows]:
+def _rows(
+    network: Network, images: Images, pool: ThreadPoolExecutor, advance: Callable[[float], None]
+) -> Iterator[Rows]:
     """Yield the outputs of a part's images in batches, which depend on nothing but the part."""
     source, positions = images.source, images.positions
-    if source is None:
-        return
 
     def prepare(task: list[tuple[int, Callable[[], Any]]]) -> list[tuple[int, Any]]:
         made: list[tuple[int, Any]] = []
@@ -139,6 +88,7 @@ def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterato
         bad = [(at, str(item)) for at, item in batch if isinstance(item, UnreadableImage)]
         outputs = network.finish([item for _, item in good]) if good else None
         yield Rows([at for at, _ in good], outputs, bad)
+        advance(len(batch) / len(positions))
 
 
 def _groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -20,9 +20,11 @@ import pyarrow.parquet as pq
 from burn.core.errors import UserError, printable
 from burn.core.files import remove_abandoned, write_beside, write_text
 from burn.core.inputs import open_regular, parse_json, read_text, status_of
-from burn.core.paths import run_around
-from burn.embedding.network import Outputs
+from burn.core.paths import expand, run_around
+from burn.embedding.network import Network, Outputs
 from burn.embedding.parts import Collection, Images, Part
+from burn.embedding.settings import EmbedConfig
+from burn.runtime.bounds import require_share
 
 FORMAT = 1
 MANIFEST = "embed.json"
@@ -60,16 +62,32 @@ def require_folder(path: Path) -> None:
 class OutputFolder:
     """The folder, made if it does not exist, of the outputs of one network for one collection.
 
-    `manifest` is what all of its files have in common, as plain values: `format`, `model`, `data`
-    and `settings`. A folder with another manifest is a UserError. `max_bad` is the largest share of
-    a part's images that may be unreadable, in [0, 1].
+    Its manifest is what all of its files have in common; a folder with another is a UserError.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any], dtype: str, max_bad: float) -> None:
-        self.path = path
-        self._manifest, self._max_bad = manifest, max_bad
-        self._dtype: Any = np.dtype(dtype)
-        require_folder(path)
+    def __init__(self, config: EmbedConfig, network: Network, collection: Collection) -> None:
+        assert config.out is not None
+        self.path = path = expand(config.out)
+        self._dtype: Any = np.dtype(config.dtype)
+        self._max_bad = require_share(config.max_bad)
+        settings: dict[str, Any] = {"dtype": config.dtype, **network.settings}
+        if collection.num_images is not None:
+            settings["part_size"] = config.part_size
+        self._manifest = {
+            "format": FORMAT,
+            "model": {
+                "name": printable(network.name),
+                "fingerprint": network.fingerprint,
+                "features": network.num_features,
+                "classes": list(network.classes),
+            },
+            "data": {
+                "name": printable(collection.name),
+                "fingerprint": collection.fingerprint,
+                "images": collection.num_images,
+            },
+            "settings": settings,
+        }
         if (run := run_around(path)) is not None:
             raise UserError(f"--out {path} lies in {run}, the folder of a run: give another --out")
         path.mkdir(parents=True, exist_ok=True)
@@ -77,7 +95,7 @@ class OutputFolder:
         file = path / MANIFEST
         if status_of(file) is None:
             try:
-                text = json.dumps(manifest, indent=2) + "\n"
+                text = json.dumps(self._manifest, indent=2) + "\n"
                 write_beside(file, lambda to: to.write_text(text, encoding="utf-8"), new=True)
             except UserError:
                 if status_of(file) is None:
@@ -166,10 +184,8 @@ class OutputFolder:
         `batches` are the outputs in the order of the images, computed while they are taken. Too
         many unreadable images raise LostPart, a number that is not finite UserError.
         """
-        done: list[Written] = []
-        path = self.file(part)
 
-        def fill(beside: Path) -> None:
+        def fill(beside: Path) -> Written:
             bad: list[tuple[int, str]] = []
             # Features do not repeat, and a dictionary of them would only be given up late.
             # Absolute: of a relative path, pyarrow would take a colon for the end of a scheme.
@@ -191,13 +207,12 @@ class OutputFolder:
                 about = {
                     **self._about(part, len(bad)),
                     "classes": self._manifest["model"]["classes"],
-                    "label_names": list(images.label_names),
+                    "label_names": list(images.source.classes),
                 }
                 file.add_key_value_metadata({_KEY.decode(): json.dumps(about)})
-            done.append(Written(count, len(bad)))
+            return Written(count, len(bad))
 
-        write_beside(path, fill)
-        return done[0]
+        return write_beside(self.file(part), fill)
 
     def _schema(self, images: Images) -> pa.Schema:
         number = pa.from_numpy_dtype(self._dtype)

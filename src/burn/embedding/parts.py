@@ -25,27 +25,19 @@ _SHARD_BYTES = 2**23
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a part, at some positions of a source; no source if it has no image."""
+    """The images of a part, at some positions of a source."""
 
-    source: PixelSource | None
+    source: PixelSource
     positions: range
 
     @property
     def labels(self) -> np.ndarray | None:
         """The labels of the part's images, int64 (images,), or None."""
-        if self.source is None or self.source.labels is None:
-            return None
-        return self.source.labels[self.positions.start : self.positions.stop]
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Names of the classes that the labels number; empty without labels."""
-        return () if self.source is None else self.source.classes
+        labels = self.source.labels
+        return None if labels is None else labels[self.positions.start : self.positions.stop]
 
     def names(self) -> Sequence[str]:
         """Return the names of the part's images, as messages have them."""
-        if self.source is None:
-            return []
         if isinstance(self.source, ShardedImages):
             return self.source.names()
         return [self.source.describe(position) for position in self.positions]
@@ -145,7 +137,7 @@ def _shards(spec: str) -> Collection:
 
 def _opened(path: Path) -> Images:
     shard = open_shard(path)
-    return Images(shard, range(0 if shard is None else len(shard)))
+    return Images(shard, range(len(shard)))
 
 
 def require_apart(out: Path, collection: Collection) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from rich.console import Console
+from rich.progress import Progress
 from threadpoolctl import threadpool_limits
 
 from burn.core.errors import UserError, listed, printable
 from burn.core.paths import expand
-from burn.embedding.embedder import embed_part, open_network, output_folder
-from burn.embedding.files import Rows, Written, require_folder
-from burn.embedding.parts import Collection, Images, Part, open_collection, require_apart
+from burn.embedding.embedder import embed_part, open_network
+from burn.embedding.files import OutputFolder, Written, require_folder
+from burn.embedding.parts import Collection, Part, open_collection, require_apart
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
 from burn.runtime.cluster import joined
@@ -54,7 +55,8 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     # The classifier of a packed file runs in NumPy, in threads that are there already.
     blas = threadpool_limits(1, "blas") if config.packed else contextlib.nullcontext()
     with joined(config.cluster), signals_raise(), blas:
-        complete = total = 0
+        written_parts: dict[str, Written] = {}
+        total = 0
         try:
             collection = open_collection(config.data, config.part_size)
             require_folder(out)
@@ -62,34 +64,35 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
             network = open_network(config, console)
             for note in (*collection.notes, *network.notes):
                 console.print(printable(note))
-            folder = output_folder(config, network, collection)
+            folder = OutputFolder(config, network, collection)
             folder.require_no_others(collection)
             parts = collection.parts[number::count]
             total = len(parts)
-            written_parts = {part.name: there for part in parts if (there := folder.find(part))}
-            complete, new = len(written_parts), 0
+            written_parts |= {part.name: there for part in parts if (there := folder.find(part))}
+            found = len(written_parts)
             failed: list[str] = []
-            with _Progress(console, collection, parts) as progress:
-                for part in parts:
-                    if part.name in written_parts:
-                        progress.advance(part, 1.0)
+            with progress_bar(console) as bar:
+                advance = _advancer(bar, collection, parts)
+                for name in written_parts:
+                    advance(name, 1.0)
                 missing = [part for part in parts if part.name not in written_parts]
                 if config.cluster is None:
                     done = (
-                        (part, embed_part(network, folder, part, partial(progress.along, part)))
+                        (part.name, embed_part(network, folder, part, partial(advance, part.name)))
                         for part in missing
                     )
                 else:
-                    done = _on_cluster(config, missing, progress)
-                for part, written in done:
-                    if isinstance(written, str):
-                        failed.append(f"{folder.file(part).name}: {written}")
+                    from burn.embedding.cluster import compute  # here, because it needs Ray
+
+                    done = compute(config, [part.name for part in missing], advance)
+                for name, written in done:
+                    if isinstance(written, Written):
+                        written_parts[name] = written
+                    else:
+                        failed.append(f"{name}.parquet: {written}")
                         console.print(printable(f"not computed: {failed[-1]}"), style="yellow")
-                        continue
-                    written_parts[part.name] = written
-                    complete, new = complete + 1, new + 1
         except KeyboardInterrupt as stopped:
-            done = f"{complete:,} of {total:,} files are complete in {out}"
+            done = f"{len(written_parts):,} of {total:,} files are complete in {out}"
             raise interrupted(f"interrupted: {done}; the same command resumes", stopped) from None
     if failed:
         raise UserError(
@@ -97,8 +100,8 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
             f"{out}; fix this, and give the same command: {listed(failed, 1, each=400)}"
         )
     return Embedded(
-        complete,
-        new,
+        len(written_parts),
+        len(written_parts) - found,
         sum(written.images for written in written_parts.values()),
         sum(written.unreadable for written in written_parts.values()),
         network.num_features,
@@ -106,42 +109,16 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     )
 
 
-def _on_cluster(
-    config: EmbedConfig, parts: Sequence[Part], progress: _Progress
-) -> Iterator[tuple[Part, Written | str]]:
-    """Compute parts on the cluster that was joined; the order is that in which they end."""
-    from burn.embedding.cluster import compute  # here, because it needs Ray
+def _advancer(
+    bar: Progress, collection: Collection, parts: Sequence[Part]
+) -> Callable[[str, float], None]:
+    """Begin a bar for all parts, and return a function that advances it by a share of one of them.
 
-    named = {part.name: part for part in parts}
-    for name, written in compute(config, list(named)):
-        progress.advance(named[name], 1.0)
-        yield named[name], written
-
-
-class _Progress:
-    """One bar for all parts, in images, or in shards, whose numbers of images are not known."""
-
-    def __init__(self, console: Console, collection: Collection, parts: Sequence[Part]) -> None:
-        self._bar = progress_bar(console)
-        self._sizes = {part.name: 1 for part in parts}
-        unit = "shards"
-        if collection.num_images is not None:
-            unit = "images"
-            self._sizes = {part.name: len(part.open().positions) for part in parts}
-        total = sum(self._sizes.values())
-        self._task = self._bar.add_task(f"features of {collection.name}, {unit}", total=total)
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def advance(self, part: Part, share: float) -> None:
-        self._bar.advance(self._task, share * self._sizes[part.name])
-
-    def along(self, part: Part, images: Images, batches: Iterable[Rows]) -> Iterator[Rows]:
-        for rows in batches:
-            yield rows
-            self.advance(part, (len(rows.positions) + len(rows.unreadable)) / len(images.positions))
+    It counts images, or shards, whose numbers of images are not known.
+    """
+    unit, sizes = "shards", {part.name: 1 for part in parts}
+    if collection.num_images is not None:
+        unit, sizes = "images", {part.name: len(part.open().positions) for part in parts}
+    total = sum(sizes.values())
+    task = bar.add_task(f"features of {collection.name}, {unit}", total=total)
+    return lambda name, share: bar.advance(task, share * sizes[name])

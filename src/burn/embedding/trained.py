@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burn.backbones.base import Backbone
 from burn.checkpoints.classifier import Classifier, fingerprint
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
@@ -78,22 +77,17 @@ class TrainedNetwork:
 
 def _open(config: EmbedConfig) -> tuple[Model, Classifier | None]:
     """Return the network, and the classifier of --head or else the checkpoint's own."""
-    if not names_checkpoint(config.model):
+    checkpoint = None
+    if names_checkpoint(config.model):
+        checkpoint = load_checkpoint(find_checkpoint(Path(config.model)))
+        model = model_of(checkpoint, backbone_from(checkpoint))
+    else:
         model = open_model(config.model, fresh=False, seed=0)
-        return model, _named_head(config, model.backbone)
-    checkpoint = load_checkpoint(find_checkpoint(Path(config.model)))
-    model = model_of(checkpoint, backbone_from(checkpoint))
-    classifier = _named_head(config, model.backbone)
-    if classifier is None:
-        classifier = own_classifier(checkpoint, model.backbone)
-    return model, classifier
-
-
-def _named_head(config: EmbedConfig, backbone: Backbone) -> Classifier | None:
-    if config.head is None:
-        return None
-    head = read_head(expand(config.head), backbone)
-    return Classifier(head.weight.detach(), head.bias.detach(), head.classes, head.backbone)
+    if config.head is not None:
+        head = read_head(expand(config.head), model.backbone)
+        weight, bias = head.weight.detach(), head.bias.detach()
+        return model, Classifier(weight, bias, head.classes, head.backbone)
+    return model, None if checkpoint is None else own_classifier(checkpoint, model.backbone)
 
 
 def _fingerprint(model: Model, classifier: Classifier | None) -> str:

@@ -224,7 +224,7 @@ def test_a_sample_is_spread_over_the_shards(tmp_path: Path, kind: str, count: in
     images = open_shards(str(WRITERS[kind](tmp_path / "data", [1, 5, 0, 6], labels=True)))
     sample = images.sample(count)
     assert len(sample) == min(count, 12)
-    positions = sample.positions.tolist()
+    positions = sample.indices.tolist()
     assert positions == sorted(set(positions))
     expected = {1: [0], 2: [0, 1], 5: [0, 1, 2, 6, 7], 9: [0, 1, 2, 3, 4, 6, 7, 8, 9]}
     assert positions == expected.get(count, list(range(12)))
@@ -254,7 +254,7 @@ def test_shards_that_are_left_out_are_named(tmp_path: Path, kind: str):
     assert remarks(images) == [f"{note}; no image in train-1{suffix}"]
     assert open_collection(f"stream:{folder}", 10).notes == (note,)
     assert open_collection(f"stream:{folder / names[0]}", 10).notes == ()
-    assert open_shards(str(folder / "more")).note == ""
+    assert open_shards(str(folder / "more")).notes == ()
 
 
 # --- What is wrong with them. ---

@@ -6,16 +6,12 @@ import base64
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 
 from burn.core.errors import UserError
-from burn.data.base import Split
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from burn.data.base import PixelSource, Split
 
 _SIDE = 32
 # Scikit-learn's stratified split, train_test_split(test_size=360, random_state=0), one bit for each
@@ -34,7 +30,7 @@ _TEST = np.unpackbits(
 ).astype(bool)
 
 
-class Digits:
+class Digits(PixelSource):
     """The handwritten digits: 1,437 images for training, or 360 for testing.
 
     The split is fixed and stratified by digit.
@@ -50,11 +46,6 @@ class Digits:
 
     def __len__(self) -> int:
         return len(self._images)
-
-    def read(self, index: int) -> Tensor:
-        import torch  # here, because a packed network reads pixels without it
-
-        return torch.from_numpy(self._images[index]).expand(3, -1, -1).contiguous()
 
     def pixels(self, index: int) -> np.ndarray:
         return np.repeat(self._images[index][..., None], 3, axis=2)

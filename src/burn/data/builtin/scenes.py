@@ -111,12 +111,9 @@ def _temporary() -> Path | None:
 def _is_complete(folder: Path) -> bool:
     """Return whether the folder holds all files; a cleaner of old files may have removed some."""
     total = sum(_COUNTS.values())
+    numbers = {"Annotations": total, "JPEGImages": total, "ImageSets/Main": len(_COUNTS) + 1}
     try:
-        return (
-            len(list((folder / "Annotations").iterdir())) == total
-            and len(list((folder / "JPEGImages").iterdir())) == total
-            and len(list((folder / "ImageSets" / "Main").iterdir())) == len(_COUNTS) + 1
-        )
+        return all(len([*(folder / name).iterdir()]) == number for name, number in numbers.items())
     except OSError:
         return False
 
@@ -275,22 +272,17 @@ def _overlap(a: _Digit, b: _Digit) -> float:
 def _annotation(name: str, digits: list[_Digit]) -> bytes:
     root = ET.Element("annotation")
 
-    def add(parent: ET.Element, tag: str, value: object) -> None:
-        ET.SubElement(parent, tag).text = str(value)
+    def fill(parent: ET.Element, **texts: object) -> None:
+        for tag, text in texts.items():
+            ET.SubElement(parent, tag).text = str(text)
 
-    add(root, "folder", "digit-scenes")
-    add(root, "filename", f"{name}.png")
-    size = ET.SubElement(root, "size")
-    for tag, value in (("width", _WIDTH), ("height", _HEIGHT), ("depth", 3)):
-        add(size, tag, value)
+    fill(root, folder="digit-scenes", filename=f"{name}.png")
+    fill(ET.SubElement(root, "size"), width=_WIDTH, height=_HEIGHT, depth=3)
     for digit in digits:
         element = ET.SubElement(root, "object")
-        add(element, "name", digit.name)
-        add(element, "truncated", int(digit.truncated))
-        add(element, "difficult", int(digit.difficult))
+        fill(element, name=digit.name)
+        fill(element, truncated=int(digit.truncated), difficult=int(digit.difficult))
         box = ET.SubElement(element, "bndbox")
-        corners = (digit.left + 1, digit.top + 1, digit.right, digit.bottom)
-        for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True):
-            add(box, tag, value)
+        fill(box, xmin=digit.left + 1, ymin=digit.top + 1, xmax=digit.right, ymax=digit.bottom)
     ET.indent(root)
     return ET.tostring(root)

@@ -6,23 +6,20 @@ import io
 import pickle
 import pickletools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from burn.core.errors import UserError
 from burn.core.inputs import read_bytes, status_of
-from burn.data.base import Split
+from burn.data.base import PixelSource, Split
 from burn.data.fingerprint import digest
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _MOST_BYTES = 2**28  # of a batch; the largest one, of CIFAR-100, has 155 MB
 _MOST_TUPLES = 1000  # in a batch; CIFAR's batches have a handful
 
 
-class Cifar:
+class Cifar(PixelSource):
     """One split of CIFAR-10 or CIFAR-100, from the folder of the batches."""
 
     def __init__(self, folder: Path, split: Split) -> None:
@@ -53,11 +50,6 @@ class Cifar:
 
     def __len__(self) -> int:
         return len(self._images)
-
-    def read(self, index: int) -> Tensor:
-        import torch  # here, because a packed network reads pixels without it
-
-        return torch.from_numpy(self._images[index].copy())
 
     def pixels(self, index: int) -> np.ndarray:
         return np.ascontiguousarray(self._images[index].transpose(1, 2, 0))

@@ -38,13 +38,11 @@ class Folder(ImageFiles):
 
     Attributes:
         skipped: Number of other files by lower-case extension ("" for none), without hidden files.
-        skipped_text: What is skipped, in words; "" for nothing.
-        stray: Names of the images that are left out because they lie beside class folders.
         unlabelled: Why there are no labels, if there are folders that might be classes.
     """
 
     def __init__(self, path: Path, note: str = "") -> None:
-        self.root, self.note = path, note
+        self.root = path
         entries: list[tuple[str, int]] = []
         skipped = Skipped()
         for listing in walk(path):
@@ -62,11 +60,10 @@ class Folder(ImageFiles):
                 f"{path} holds no image ({', '.join(e[1:] for e in SUFFIXES)})"
                 + (f", but {unread}" if unread else "")
             )
-        self.stray = stray_images([name for name, _ in entries])
-        if self.stray:
+        stray = stray_images([name for name, _ in entries])
+        if stray:
             entries = [entry for entry in entries if "/" in entry[0]]
         self.name = str(path)
-        self._path = path
         self._names = [name for name, _ in entries]
         content = file_contents([(path / name, size) for name, size in entries])
         self.fingerprint = digest(*self._names, content)
@@ -85,12 +82,11 @@ class Folder(ImageFiles):
             self.classes = tuple(folders)
             self.labels = np.array([position[n.split("/")[0]] for n in self._names], dtype=np.int64)
         texts = [skipped.text()]
-        if self.stray:
-            are = "images" if len(self.stray) > 1 else "image"
-            texts.append(
-                f"{len(self.stray):,} {are} beside the class folders ({listed(self.stray, 3)})"
-            )
-        self.skipped_text = ", ".join(text for text in texts if text)
+        if stray:
+            are = "images" if len(stray) > 1 else "image"
+            texts.append(f"{len(stray):,} {are} beside the class folders ({listed(stray, 3)})")
+        left_out = ", ".join(filter(None, texts))
+        self.notes = tuple(filter(None, [note, f"skipped: {left_out}" if left_out else ""]))
 
 
 def stray_images(names: list[str]) -> list[str]:

@@ -29,19 +29,19 @@ _ENTRY = re.compile(r"(.*[^\s,])[\s,]+([0-9]{1,9})\s*", re.ASCII)
 
 @dataclass(eq=False, repr=False)
 class LabeledFiles(ImageFiles):
-    """A source of the images that a text file labels.
-
-    Attributes:
-        missing: Number of images that are listed but have no file, and are left out.
-    """
+    """A source of the images that a text file labels."""
 
     name: str
-    _path: Path
+    root: Path
     _names: list[str]
     labels: np.ndarray | None
     classes: tuple[str, ...]
     fingerprint: str
-    missing: int = 0
+    missing: int = 0  # images that are listed but have no file, and are left out
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"{self.missing:,} images it lists have no file"] if self.missing else []
 
 
 def is_cub(folder: Path) -> bool:

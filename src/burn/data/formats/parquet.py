@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -24,15 +24,7 @@ from burn.core.inputs import open_regular, require_regular
 from burn.data.base import PixelSource
 from burn.data.decode import UnreadableImage, check_bytes, decode_pixels
 from burn.data.fingerprint import digest, file_contents
-from burn.data.labels import (
-    MOST_CLASSES,
-    Labels,
-    NoLabels,
-    classes_of,
-    joined,
-    labels_of,
-    with_one_naming,
-)
+from burn.data.labels import MOST_CLASSES, Labels, NoLabels, joined_labels, labels_of
 
 _MOST_ROWS = 2**20  # of a file with fewer bytes than rows
 # Parquet hardly compresses JPEGs; it compresses bitmaps or PNGs of few colours several times.
@@ -68,7 +60,6 @@ class Columns:
     in_struct: bool  # whether `image` holds {bytes, path} instead of bytes
     label: str | None
     class_names: tuple[str, ...]  # empty if the file does not name its classes
-    names: tuple[str, ...]  # of all columns, for messages
 
     @property
     def image_leaf(self) -> str:
@@ -94,7 +85,7 @@ def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
             image, in_struct = image_column_of(schema, path)
             label = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
             names = class_names_of(schema, label) if label else ()
-            columns = Columns(image, in_struct, label, names, tuple(schema.names))
+            columns = Columns(image, in_struct, label, names)
             _require_plausible(path, size, file.metadata, columns)
             yield file, columns
     except UnicodeError as error:
@@ -122,12 +113,13 @@ def images_in(
 
 def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | str:
     """Return the labels of a file, or why it has none."""
+    schema = file.schema_arrow
     if columns.label is None:
         return (
             f"{path.name} has no column {' or '.join(_LABEL_COLUMNS[:2])}; its columns: "
-            f"{listed(columns.names, 5, each=20)}"
+            f"{listed(schema.names, 5, each=20)}"
         )
-    kind = file.schema_arrow.field(columns.label).type
+    kind = schema.field(columns.label).type
     if pa.types.is_nested(kind):
         return f"{path.name}: column {columns.label} holds {shortened(str(kind), 80)}, not classes"
     with contextlib.ExitStack() as stack:
@@ -139,31 +131,6 @@ def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | 
         return labels_of(values, f"{path.name}: column {columns.label}")
     except NoLabels as error:
         return str(error)
-
-
-def joined_labels(
-    name: str,
-    labels: Sequence[Labels | str],
-    names: Sequence[tuple[str, ...]],
-    describe: Callable[[int], str],
-) -> tuple[np.ndarray | None, tuple[str, ...], str]:
-    """Return `labels`, `classes` and `unlabelled` of a source that consists of shards.
-
-    `labels` are as `read_labels` returns them for each shard, and `names` those that each shard has
-    for its numbers, or empty. `describe` names an image. It is a UserError if only some of the
-    shards have labels.
-    """
-    there = [part for part in labels if isinstance(part, Labels)]
-    if there and len(there) < len(labels):
-        reason = next(part for part in labels if not isinstance(part, Labels))
-        raise UserError(f"{name}: only some of its shards have labels: {reason}")
-    if not there:
-        return None, (), str(labels[0])
-    try:
-        parts, same = with_one_naming(there, names)
-    except NoLabels as error:
-        return None, (), str(error)
-    return classes_of(joined(parts), same, describe)
 
 
 def _require_plausible(path: Path, size: int, metadata: pq.FileMetaData, columns: Columns) -> None:
@@ -363,7 +330,7 @@ class Parquet(PixelSource):
         )
         if not len(self._images):
             raise UserError(f"{name} holds no rows")
-        self.name, self.note = name, note
+        self.name, self.notes = name, [note] if note else []
         if self._images.null_count == len(self._images):
             raise UserError(f"{name} holds no image: all {len(self._images):,} values are missing")
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))

@@ -16,10 +16,9 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from burn.core.errors import UserError, listed, shortened
 from burn.core.inputs import list_folder, open_regular, require_regular, status_of
@@ -27,8 +26,17 @@ from burn.core.paths import expand
 from burn.data.base import PixelSource, Split, named_part, part_word
 from burn.data.decode import MOST_BYTES, UnreadableImage, as_tensor, decode_pixels
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.parquet import Budget, Columns, images_in, joined_labels, opened, read_labels
-from burn.data.labels import MOST_CLASSES, UNLABELLED, Labels, NoLabels, can_name, named
+from burn.data.formats.parquet import Budget, images_in, opened, read_labels
+from burn.data.labels import (
+    MOST_CLASSES,
+    UNLABELLED,
+    Labels,
+    NoLabels,
+    can_name,
+    joined_labels,
+    named,
+)
+from burn.data.splits import Subset
 from burn_engine.folders import is_image
 from burn_engine.tar import COMPRESSED, DamagedTar, members_of
 
@@ -45,7 +53,7 @@ _PARQUET_ROWS = 16  # rows decoded at a time
 
 
 class _Shard(Protocol):
-    """One file of images.
+    """One file of images; `read` raises an error if its rows are no longer there.
 
     Attributes:
         groups: The first row of each group of rows, and the number of rows. A group can only be
@@ -68,8 +76,6 @@ class ShardedImages(PixelSource):
     """A source of the images in shards, whose positions count through the shards in their order.
 
     Attributes:
-        note: Line on shards that are not read or hold no image, or "".
-        classes: Names of the classes; numbers if the shards name none.
         size: Size of all shards in bytes.
         bytes_per_image: Average size of an encoded image in bytes.
     """
@@ -80,15 +86,14 @@ class ShardedImages(PixelSource):
         self.name = name
         self._shards = list(shards)
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        if not len(self):
-            raise UserError(f"{name} holds no image")
         paths = [shard.path for shard in shards]
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
         self.size = sum(sizes)
-        self.bytes_per_image = self.size / len(self)
+        self.bytes_per_image = self.size / max(1, len(self))
         filled = [shard for shard in shards if shard.groups[-1]]
         empty = [shard.path.name for shard in shards if not shard.groups[-1]]
-        self.note = "; ".join(filter(None, [note, f"no image in {listed(empty)}" * bool(empty)]))
+        notes = [note, f"no image in {listed(empty)}" if empty else ""]
+        self.notes = ("; ".join(filter(None, notes)),) if any(notes) else ()
         labels, names = [shard.labels for shard in filled], [shard.class_names for shard in filled]
         self.labels, self.classes, self.unlabelled = joined_labels(
             name, labels, names, self.describe
@@ -133,9 +138,15 @@ class ShardedImages(PixelSource):
         """Yield the bytes of images at ascending positions, None for images that cannot be read."""
         starts = np.searchsorted(positions, self._starts)
         for number, shard in enumerate(self._shards):
-            chosen = positions[starts[number] : starts[number + 1]]
-            if len(chosen):
-                yield from shard.read([int(p) - int(self._starts[number]) for p in chosen])
+            first = int(self._starts[number])
+            rows = [int(p) - first for p in positions[starts[number] : starts[number + 1]]]
+            given = 0
+            try:
+                for encoded in shard.read(rows) if rows else ():
+                    given += 1
+                    yield encoded
+            except (OSError, UserError, IndexError):  # it is removed, damaged or replaced
+                yield from [None] * (len(rows) - given)
 
     def blocks(self, at_least: int) -> np.ndarray:
         """Cut the images into blocks that are read at once, none beyond a shard or a row group.
@@ -162,17 +173,14 @@ class ShardedImages(PixelSource):
         return SampledImages(self, np.sort(np.concatenate([chosen, next_rows[spread]])))
 
 
-class SampledImages:
-    """A source of the images at ascending positions in shards, held in memory still encoded.
+class SampledImages(Subset):
+    """The images at ascending positions in shards, held in memory still encoded.
 
     They may not take much more memory than the size of the shards allows for.
     """
 
     def __init__(self, images: ShardedImages, positions: np.ndarray) -> None:
-        self.name, self.classes = images.name, images.classes
-        self.labels = None if images.labels is None else images.labels[positions]
-        self.positions = positions
-        self.fingerprint = digest(images.fingerprint, positions.tobytes())
+        super().__init__(images, positions)
         self._images = images
         budget = Budget(images.name, images.size)
         self._encoded: list[bytes | None] = []
@@ -180,14 +188,8 @@ class SampledImages:
             budget.spend(len(encoded or b""))
             self._encoded.append(encoded)
 
-    def __len__(self) -> int:
-        return len(self.positions)
-
     def read(self, index: int) -> Tensor:
-        return self._images.decode(int(self.positions[index]), self._encoded[index])
-
-    def describe(self, index: int) -> str:
-        return self._images.describe(int(self.positions[index]))
+        return self._images.decode(int(self.indices[index]), self._encoded[index])
 
 
 def open_shards(spec: str, split: Split = "train") -> ShardedImages:
@@ -203,13 +205,15 @@ def open_shards(spec: str, split: Split = "train") -> ShardedImages:
     name (the last one that fits).
     """
     paths, name, note = find_shards(spec, split)
-    return ShardedImages([_open(path) for path in paths], name, note)
+    shards = [_open(path) for path in paths]
+    if not any(shard.groups[-1] for shard in shards):
+        raise UserError(f"{name} holds no image")
+    return ShardedImages(shards, name, note)
 
 
-def open_shard(path: Path) -> ShardedImages | None:
-    """Open the images of one shard that `find_shards` found; None if it holds no image."""
-    shard = _open(path)
-    return ShardedImages([shard], str(path)) if shard.groups[-1] else None
+def open_shard(path: Path) -> ShardedImages:
+    """Open the images of one shard that `find_shards` found, of which there may be none."""
+    return ShardedImages([_open(path)], str(path))
 
 
 def _open(path: Path) -> _Shard:
@@ -299,18 +303,13 @@ class _Tar:
         self.labels = classes.labels(path.name)
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
-        given = 0
-        try:
-            with open_regular(self.path) as file:
-                for offset, size in self._places[rows].tolist():
-                    encoded = b""
-                    if size <= MOST_BYTES:
-                        file.seek(offset)
-                        encoded = file.read(size)
-                    given += 1
-                    yield encoded if len(encoded) == size else None
-        except (OSError, UserError):
-            yield from [None] * (len(rows) - given)
+        with open_regular(self.path) as file:
+            for offset, size in self._places[rows].tolist():
+                encoded = b""
+                if size <= MOST_BYTES:
+                    file.seek(offset)
+                    encoded = file.read(size)
+                yield encoded if len(encoded) == size else None
 
     def describe(self, row: int) -> str:
         """Look the name up in the tar, since a million names would take most of the memory."""
@@ -396,24 +395,21 @@ class _TarClasses:
         counts = np.bincount(labels[labels != UNLABELLED], minlength=len(texts))
         are_numbers = np.array([number is not None for number in numbers])
         # A text among numbers is a mistake, unless most are texts.
-        numeric = 2 * counts[are_numbers].sum() >= counts.sum()
-        if numeric:
-            usable = [n is not None and n < MOST_CLASSES for n in numbers]
+        usable: list[Any]
+        if numeric := 2 * counts[are_numbers].sum() >= counts.sum():
+            usable = [n if n is not None and n < MOST_CLASSES else None for n in numbers]
         else:
-            usable = [can_name(text) and "\ufffd" not in text for text in texts]
-        bad = next((i for i, use in enumerate(usable) if not use and counts[i]), None)
+            usable = [text if can_name(text) and "\ufffd" not in text else None for text in texts]
+        bad = next((i for i, use in enumerate(usable) if use is None and counts[i]), None)
         reason = ""
         if bad is not None:
             text = shortened(ascii(texts[bad]), 80)
             reason = f"a .cls member of {name} holds {text}, which is no class"
         if numeric:
-            class_numbers = [
-                n if n is not None and u else UNLABELLED
-                for n, u in zip(numbers, usable, strict=True)
-            ]
+            class_numbers = [UNLABELLED if n is None else n for n in usable]
             return Labels(np.array([*class_numbers, UNLABELLED])[labels], None, reason)
         try:
-            naming = named([t if u else None for t, u in zip(texts, usable, strict=True)], name)
+            naming = named(usable, name)
         except NoLabels as error:
             return str(error)
         return Labels(np.append(naming.numbers, UNLABELLED)[labels], naming.names, reason)
@@ -456,32 +452,21 @@ class _ParquetFile:
             self.class_names = columns.class_names
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
-        given = 0
-        try:
-            with opened(self.path) as (file, columns):
-                for encoded in self._picked(file, columns, rows):
-                    given += 1
-                    yield encoded
-        except (UserError, IndexError):
-            yield from [None] * (len(rows) - given)  # removed, damaged or replaced
-
-    def _picked(
-        self, file: pq.ParquetFile, columns: Columns, rows: Sequence[int]
-    ) -> Iterator[bytes | None]:
         chosen = np.asarray(rows)
         groups = np.searchsorted(self.groups, chosen, side="right") - 1
-        for group in np.unique(groups).tolist():
-            wanted = chosen[groups == group] - self.groups[group]
-            at = done = 0
-            for images in images_in(self.path, file, columns, group, _PARQUET_ROWS):
-                stop = int(np.searchsorted(wanted, at + len(images)))
-                for row in wanted[done:stop].tolist():
-                    yield images[row - at].as_py()
-                at, done = at + len(images), stop
-                if done == len(wanted):
-                    break
-            if done < len(wanted):
-                raise IndexError(f"{self.path} has lost rows")
+        with opened(self.path) as (file, columns):
+            for group in np.unique(groups).tolist():
+                wanted = chosen[groups == group] - self.groups[group]
+                at = done = 0
+                for images in images_in(self.path, file, columns, group, _PARQUET_ROWS):
+                    stop = int(np.searchsorted(wanted, at + len(images)))
+                    for row in wanted[done:stop].tolist():
+                        yield images[row - at].as_py()
+                    at, done = at + len(images), stop
+                    if done == len(wanted):
+                        break
+                if done < len(wanted):
+                    raise IndexError(f"{self.path} has lost rows")
 
     def describe(self, row: int) -> str:
         return f"{self.path} row {row}"

@@ -1,40 +1,35 @@
 """Batches streamed from shards in shuffled order, disjoint by rank and worker, and resumable.
 
-The order of an epoch is a function of (seed, epoch, rank, world) alone:
+The order of an epoch is a function of (seed, epoch, rank, world) alone. It is computed when the
+epoch begins, so that a resumed run knows which images were used without reading them:
 
 1. The images are cut into blocks of neighbours, of up to 4 MB or 512 images, and the blocks of all
    shards are put in random order. From its beginning, each rank takes an equal share, which is
    split into eight lanes. The images left over at its end are different ones in every epoch.
 2. A lane alternates between 16 of its blocks, and the result passes through a shuffle buffer.
-3. Batch b of a rank is the next batch of lane b mod 8. Workers own batches, not images: they read
-   from a block what their own batches need, so that the order does not depend on the number of
-   workers. A number that divides 8 is faster for parquet files: otherwise several workers decode
-   the same row groups.
+3. Batch b of a rank is the next batch of lane b mod 8. Workers own batches, not images, so that the
+   order does not depend on their number. One that divides 8 is faster for parquet files: otherwise
+   several workers decode the same row groups.
 
-The order of positions is computed when an epoch begins, so that a resumed run knows which images
-were used without reading them. (The streams of Hugging Face's datasets guarantee less: see
-docs/project/log.md.)
-
-Memory holds the encoded images in the buffers, up to 4,096 per lane but at most 64 MB, and the
-blocks that a lane alternates between: together about 0.8 GB per rank for images of ImageNet's size,
-whatever the number of workers. Every worker also holds the page of a parquet file that it is
-reading.
+Memory holds the encoded images in the buffers and the blocks that a lane alternates between:
+together about 0.8 GB per rank for images of ImageNet's size, whatever the number of workers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-from torch.utils.data import Dataset, Sampler, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from burn.core.errors import UserError
 from burn.core.types import Batch
-from burn.data.decode import UnreadableImage
 from burn.data.formats.parquet import Budget
 from burn.data.formats.shards import ShardedImages
-from burn.data.loader import EpochLoader, Item, Key, Transform, collate
+from burn.data.loader import EpochLoader, Epochs, Key, Transform, collate, item
 
 _LANES = 8
 _OPEN = 16  # blocks that a lane alternates between
@@ -44,8 +39,8 @@ _BUFFER_BYTES = 64 << 20
 Block = tuple[int, int]  # first position, and the one after the last
 
 
-class _Order:
-    """The order of images: which positions make up a lane's batches in an epoch."""
+class _Order(Epochs):
+    """The order of images: a sampler of the batches' keys, and the positions in each batch."""
 
     def __init__(
         self, images: ShardedImages, batch_size: int, seed: int, rank: int, world: int
@@ -55,6 +50,12 @@ class _Order:
         self._cuts = images.blocks(world * _LANES * _OPEN)
         fit = int(_BUFFER_BYTES // max(1, images.bytes_per_image))
         self._buffer = max(2, min(_BUFFER_IMAGES, fit))
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[Key]:
+        return ((self.epoch, number) for number in range(self.skip, self.num_batches))
 
     def lane(self, epoch: int, lane: int) -> tuple[list[Block], np.ndarray]:
         """Return a lane's blocks, and its batches: positions, int64 (batches, batch_size)."""
@@ -128,23 +129,20 @@ class _Reader:
         return encoded
 
 
+@dataclass(eq=False, repr=False)
 class _Batches(Dataset[Batch]):
     """A dataset that maps (epoch, number of a batch) to the batch; it keeps its readers."""
 
-    def __init__(
-        self,
-        images: ShardedImages,
-        transform: Transform,
-        order: _Order,
-        cached_shape: tuple[int, int] | None,
-    ) -> None:
-        self._images, self._transform, self._order = images, transform, order
-        self._cached_shape = cached_shape
-        self._epoch = -1
-        self._readers: dict[int, tuple[int, _Reader]] = {}  # lane -> its next batch, and reader
+    images: ShardedImages
+    transform: Transform
+    order: _Order
+    cached_shape: tuple[int, int] | None
+    _epoch: int = -1
+    # Of each lane: the number of the next batch, and the reader.
+    _readers: dict[int, tuple[int, _Reader]] = field(default_factory=dict)
 
     def __getitem__(self, key: Key) -> Batch:
-        epoch, number = key
+        images, (epoch, number) = self.images, key
         if epoch != self._epoch:  # its lanes may now belong to other workers
             self._epoch, self._readers = epoch, {}
         worker = get_worker_info()
@@ -152,36 +150,15 @@ class _Batches(Dataset[Batch]):
         lane = number % _LANES
         following, reader = self._readers.pop(lane, (-1, None))
         if reader is None or following != number:
-            blocks, batches = self._order.lane(epoch, lane)
+            blocks, batches = self.order.lane(epoch, lane)
             worker_batches = batches[number // _LANES :: workers // math.gcd(workers, _LANES)]
-            reader = _Reader(self._images, blocks, worker_batches)
+            reader = _Reader(images, blocks, worker_batches)
         self._readers[lane] = number + math.lcm(workers, _LANES), reader
-        items = [self._item(position, drawn) for position, drawn in reader.batch()]
-        return collate(items, self._cached_shape)
-
-    def _item(self, position: int, encoded: bytes | None) -> Item:
-        labels = self._images.labels
-        label = None if labels is None else int(labels[position])
-        try:
-            image = self._images.decode(position, encoded)
-        except UnreadableImage:
-            return Item(self._epoch, position, None, label)
-        return Item(self._epoch, position, self._transform(image, self._epoch, position), label)
-
-
-class _Numbers(Sampler[Key]):
-    """Samples (epoch, number) of the remaining batches of an epoch, in order."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.epoch = 0
-        self.skip = 0  # batches of the current epoch that were already used
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[Key]:
-        return ((self.epoch, number) for number in range(self.skip, self.count))
+        items = [
+            item(images, self.transform, (epoch, at), partial(images.decode, at, encoded))
+            for at, encoded in reader.batch()
+        ]
+        return collate(items, self.cached_shape)
 
 
 class StreamLoader(EpochLoader):
@@ -209,11 +186,8 @@ class StreamLoader(EpochLoader):
             raise UserError(f"{images.name} holds {len(images)} images for {world} processes")
         batch_size = min(batch_size, len(images) // world)
         order = _Order(images, batch_size, seed, rank, world)
-        numbers = _Numbers(order.num_batches)
         batches = _Batches(images, transform, order, cached_shape)
-        super().__init__(
-            numbers, batches, workers, batch_size=None, sampler=numbers, pin_memory=pin
-        )
+        super().__init__(order, batches, workers, batch_size=None, sampler=order, pin_memory=pin)
         self._order = {"world": world, "batch_size": batch_size}
 
     def state_dict(self) -> dict[str, int]:

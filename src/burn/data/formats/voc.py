@@ -86,7 +86,6 @@ class Voc(PixelSource):
     """A source of images with boxes; `labels` is None, as an image may show several classes.
 
     Attributes:
-        annotations: The annotation of each image.
         presence: int8 (images, classes): 1 if the image shows an object of the class that is not
             difficult, 0 if it shows only difficult ones, -1 if it shows none.
         skipped: What was left out or fixed and why, one line each.
@@ -98,6 +97,8 @@ class Voc(PixelSource):
         self, name: str, items: list[_Item], classes: tuple[str, ...], skipped: list[str]
     ) -> None:
         self.name, self.classes, self.skipped = name, classes, tuple(skipped)
+        faults = f"{len(skipped):,} faults: {'; '.join(skipped[:5])}"
+        self.notes = (faults,) if skipped else ()
         self._items = items
         position = {name: i for i, name in enumerate(classes)}
         annotations, described = [], [repr(classes)]

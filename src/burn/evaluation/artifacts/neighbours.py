@@ -22,7 +22,7 @@ from burn.core.errors import printable
 from burn.core.files import write_beside, write_text
 from burn.core.types import Features
 from burn.data.base import Source
-from burn.data.readable import readable_images
+from burn.data.checks import readable_images
 from burn.evaluation.context import EvaluationContext
 
 FOLDER = "neighbours"  # has one set of files for each network

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from burn.core.files import write_beside
 from burn.data.base import Source
+from burn.data.checks import readable_images
 from burn.data.loader import Transform
-from burn.data.readable import readable_images
 
 NAME = "views.jpg"
 ROWS = 8
