@@ -44,8 +44,8 @@ from burn.finetuning.job import class_weights
 from burn.finetuning.run import Finetuned, finetune
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
 from burn.learning.loop import Callback, Loop
+from burn.learning.threads import ThreadChooser
 from burn.runtime.signals import StopRequest
-from burn.runtime.threads import ThreadChooser
 from networks import shallow_reactnet, tiny_reactnet
 
 CONSOLE = Console(file=io.StringIO())

@@ -23,8 +23,8 @@ from burn.runtime.distributed import Processes
 from burn.training.callbacks.finite import FiniteSteps
 from burn.training.callbacks.guard import GradientFlowGuard, Guard
 from burn.training.graphs import Recorder, StepGraph
+from burn.training.plan import StageSteps
 from burn.training.pretraining import Pretraining, pretraining_loop
-from burn.training.steps import StageSteps
 from method_checks import views
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))

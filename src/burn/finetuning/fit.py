@@ -12,7 +12,7 @@ from burn.finetuning.folder import TunedFolder
 from burn.finetuning.job import Job, Stopped
 from burn.finetuning.progress import TuningProgress
 from burn.learning.loop import Callback, Loop
-from burn.learning.save_resume import SaveResume
+from burn.learning.resume_files import SaveResume
 from burn.training.records.metrics import StepFile
 
 

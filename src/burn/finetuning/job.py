@@ -27,8 +27,8 @@ from burn.evaluation.fine_tuning import Tuner, TuningPlan
 from burn.finetuning.folder import KIND
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
 from burn.finetuning.start import SoftLabels
+from burn.learning.threads import thread_chooser
 from burn.runtime.signals import StopRequest
-from burn.runtime.threads import thread_chooser
 
 HELD_OUT = 0.2  # share of the training images on which the learning rates are chosen
 _WARMUP = 0.05  # share of the steps in which the learning rates rise linearly

@@ -24,7 +24,7 @@ from burn.evaluation.checks import open_labelled
 from burn.finetuning.folder import KIND, TunedFolder
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest, epochs_in_words
 from burn.runtime.compute import goes_on_in, torch_device, uses_bfloat16
-from burn.runtime.ranks import require_alone
+from burn.runtime.launch import require_alone
 from burn.runtime.signals import StopRequest, StopsAreErrors
 
 if TYPE_CHECKING:

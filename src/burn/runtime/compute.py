@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from burn.core.errors import UserError
 from burn.runtime.hardware import cores, is_intel
-from burn.runtime.ranks import ranks
+from burn.runtime.launch import ranks
 
 if TYPE_CHECKING:
     import torch

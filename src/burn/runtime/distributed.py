@@ -1,6 +1,6 @@
 """Several processes that share one job, on one machine or many, or a single process.
 
-The environment says which process is which: see `burn.runtime.ranks`.
+The environment says which process is which: see `burn.runtime.launch`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from burn.core.errors import ReportedByMain, UserError
-from burn.runtime.ranks import ranks
+from burn.runtime.launch import ranks
 
 T = TypeVar("T")
 

@@ -19,11 +19,10 @@ from burn.runtime.compute import default_workers
 from burn.runtime.distributed import Processes
 from burn.runtime.random_state import seeded
 from burn.training.named import check_images
-from burn.training.plan import Machine, RunPlan
+from burn.training.plan import Machine, RunPlan, StageSteps, stage_steps
 from burn.training.preflight import check_teacher_size, check_view_size
 from burn.training.run_dir import describe_machine, describe_run
 from burn.training.start import load_start, put_in
-from burn.training.steps import StageSteps, stage_steps
 from burn.training.teacher_cache import TeacherCache
 
 

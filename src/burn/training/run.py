@@ -27,11 +27,11 @@ from burn.runtime.distributed import Processes
 from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest
-from burn.training.batches import stage_views
 from burn.training.named import check_settings, open_images
 from burn.training.plan import Machine, RunPlan
 from burn.training.preflight import check_gpu_options, check_shares, smaller_batch
 from burn.training.prepared import PreparedRun, stage_seed
+from burn.training.pretraining import stage_views
 from burn.training.records.summary import StageSummary, summary_of
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples

@@ -26,8 +26,7 @@ from burn.data.fingerprint import is_earlier
 from burn.methods.entries import METHODS, find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.hardware import cores, processor, source_commit
-from burn.training.plan import RunPlan
-from burn.training.steps import stage_steps
+from burn.training.plan import RunPlan, stage_steps
 
 if TYPE_CHECKING:
     import torch

@@ -18,15 +18,13 @@ from burn.data.feature_cache import FeatureCache
 from burn.data.loader import EpochLoader
 from burn.layers.sync_norm import synchronize_norms
 from burn.learning.loop import Callback, Loop
-from burn.learning.save_resume import SaveResume
-from burn.learning.threads import Threads
+from burn.learning.resume_files import SaveResume
+from burn.learning.threads import ThreadChooser, Threads, thread_chooser
 from burn.methods.base import Method
 from burn.methods.entries import find_method
 from burn.methods.shared.frozen import frozen_target
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest
-from burn.runtime.threads import ThreadChooser, thread_chooser
-from burn.training.batches import stage_batches
 from burn.training.callbacks.finite import FiniteSteps
 from burn.training.callbacks.guard import GradientFlowGuard, Guard
 from burn.training.callbacks.knn import LEAST_IMAGES, OnlineKnn
@@ -36,15 +34,14 @@ from burn.training.callbacks.progress import ProgressBar
 from burn.training.collapse import collapse_message, features_message
 from burn.training.compiled import compile_training
 from burn.training.graphs import CudaRecorder, StepGraph
-from burn.training.plan import Machine
+from burn.training.plan import Machine, monitor_interval
 from burn.training.prepared import PreparedRun, stage_seed
-from burn.training.pretraining import Pretraining, pretraining_loop
+from burn.training.pretraining import Pretraining, pretraining_loop, stage_batches
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.writer import Record
 from burn.training.resume_files import stage_files
 from burn.training.run_dir import PARTS, read_run_file
-from burn.training.steps import monitor_interval
 
 
 class Stage:

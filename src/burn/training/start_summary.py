@@ -21,7 +21,7 @@ from burn.methods.base import Method
 from burn.methods.entries import find_method
 from burn.methods.shared.frozen import frozen_target
 from burn.recipes.schema import Recipe
-from burn.training.steps import StageSteps
+from burn.training.plan import StageSteps
 from burn.training.teacher_cache import TeacherCache
 
 # Pixels of a trial, which has at least 4 images; fewer would mostly measure Python's overhead.
