@@ -157,10 +157,15 @@ def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:
 
 def _train(job: Job, folder: TunedFolder) -> None:
     from burn.evaluation.cache import plain_features
-    from burn.finetuning.fit import fit
-    from burn.finetuning.progress import TuningProgress
-    from burn.finetuning.start import accuracy, linear_start
-    from burn.finetuning.trials import best_of, choose, has_finite_scores
+    from burn.finetuning.trainings import (
+        TuningProgress,
+        accuracy,
+        best_of,
+        choose,
+        fit,
+        has_finite_scores,
+        linear_start,
+    )
 
     config, seed = job.config, job.request.seed
     _say_plan(job)
@@ -189,8 +194,8 @@ def _train(job: Job, folder: TunedFolder) -> None:
         if job.teacher is not None and taught is not None:
             answers = job.teacher.answers(linear_start(taught, job.train, seed))
         backbone = copy.deepcopy(job.model.backbone)
-        plan = job.plan(job.train, config.epochs, lr, head_lr)
-        tuner = job.tuner(backbone, head.to(job.device), job.train, plan, answers)
+        head = head.to(job.device)
+        tuner = job.tuner(backbone, head, job.train, config.epochs, lr, head_lr, answers)
         seconds = fit(job, folder, tuner, progress)
         if not has_finite_scores(job, features.positions, backbone, head):
             raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -17,14 +18,14 @@ from burn.backbones.entries import BACKBONES
 from burn.core.errors import UserError, shortened
 from burn.core.files import is_unfinished, remove_unfinished, write_text
 from burn.core.inputs import read_json
-from burn.core.paths import RUN_FILE
+from burn.core.paths import RUN_FILE, same_path
 from burn.core.plugins import changed_plugins, describe_plugin, require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.data.fingerprint import is_earlier
 from burn.methods.entries import METHODS, find_method
-from burn.recipes.schema import Recipe
+from burn.recipes.schema import Recipe, without_other_methods
 from burn.runtime.hardware import cores, processor, source_commit
 from burn.training.plan import RunPlan, stage_steps
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from burn.checkpoints.foreign.weights import Teacher
 
 FORMAT = 1
+VIEWS = "views.jpg"  # samples of the augmented views
 PRETRAIN = "pretrain"  # the kind of a run whose run.json names none
 PARTS = ("plan", "data", "teacher", "init")  # what a resumed run has to agree in
 
@@ -217,8 +219,6 @@ def write_run_file(out: Path, described: Mapping[str, Any]) -> None:
 
 def _remove_run(out: Path) -> None:
     """Delete the files that a run writes, and no others."""
-    from burn.training.records.view_samples import NAME as VIEWS
-
     (out / VIEWS).unlink(missing_ok=True)
     for number in (1, 2):
         for suffix in (".safetensors", ".json"):
@@ -237,8 +237,6 @@ def _remove_run(out: Path) -> None:
 
 def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> list[str]:
     """Return remarks on a resumed run, or raise UserError with its first difference."""
-    from burn.training.resume_files import difference_of_runs
-
     plan = _plan_of(stored, out)
     stored = {**stored, "plan": _plain(plan)}
     old, now = (
@@ -291,8 +289,6 @@ def check_stage(
     precision: Precision,
 ) -> None:
     """Check that the checkpoint of a finished stage belongs to a run, or name a difference."""
-    from burn.training.resume_files import difference_of_runs
-
     expected = {
         "stage": number,
         "precision": precision.value,
@@ -315,3 +311,58 @@ def check_stage(
             f"{checkpoint.origin} does not belong to this run ({difference}): remove it to "
             "train the stage again"
         )
+
+
+def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Return the first difference of two runs, as in run.json, that affects their numbers, or None.
+
+    Another place of the same images, or of a teacher or start with the same weights, is no
+    difference, nor is another length, to which a run is extended. Of a run whose fingerprint an
+    earlier version of burn computed, the place and number of the images are compared.
+    """
+    from burn.learning.resume_files import first_difference
+
+    old = copy.deepcopy(dict(old))
+    for before, now in ((old, new), (old.get("plan"), new.get("plan"))):
+        _take_length(before, now, "max_steps")
+        if isinstance(before, dict) and isinstance(now, Mapping):
+            if isinstance(before.get("recipe"), Mapping):
+                before["recipe"] = without_other_methods(before["recipe"])
+            _take_length(before.get("recipe"), now.get("recipe"), "epochs")
+    for part in ("data", "teacher", "init"):
+        before, now = old.get(part), new.get(part)
+        if not isinstance(before, dict) or not isinstance(now, dict):
+            continue
+        if part == "data":
+            if difference := _difference_of_data(before, now):
+                return difference
+        elif before | {"spec": now.get("spec")} != now:  # the rest contains the weights' SHA-256
+            continue
+        old[part] = now
+        if isinstance(old.get("plan"), dict):
+            old["plan"][part] = new["plan"][part]
+    return first_difference(old, dict(new))
+
+
+def _take_length(before: Any, now: Any, name: str) -> None:
+    if isinstance(before, dict) and isinstance(now, Mapping) and name in before:
+        before[name] = now.get(name)
+
+
+def _difference_of_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    there = same_path(str(before.get("name")), str(now.get("name")))
+    if is_earlier(before.get("fingerprint"), now.get("fingerprint")):
+        if not there:
+            return (
+                f"an earlier burn began it on {before.get('name')} and did not look at the pixels: "
+                f"nothing says whether {now['name']} holds the same images"
+            )
+        same = before.get("images") == now.get("images")
+    else:
+        same = before.get("fingerprint") == now.get("fingerprint")
+    if same:
+        return None
+    numbers = f"{before.get('images')} images then, {now.get('images')} now"
+    if there:
+        return f"{now['name']} holds other images or labels than then ({numbers})"
+    return f"{now['name']} does not hold the images and labels of {before.get('name')} ({numbers})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from typing import Any
@@ -18,30 +19,32 @@ from burn.data.feature_cache import FeatureCache
 from burn.data.loader import EpochLoader
 from burn.layers.sync_norm import synchronize_norms
 from burn.learning.loop import Callback, Loop
-from burn.learning.resume_files import SaveResume
+from burn.learning.resume_files import ResumeFiles, SaveResume
 from burn.learning.threads import ThreadChooser, Threads, thread_chooser
 from burn.methods.base import Method
 from burn.methods.entries import find_method
 from burn.methods.shared.frozen import frozen_target
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest
-from burn.training.callbacks.finite import FiniteSteps
-from burn.training.callbacks.guard import GradientFlowGuard, Guard
-from burn.training.callbacks.knn import LEAST_IMAGES, OnlineKnn
-from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadable_images
+from burn.training.callbacks.checks import FiniteSteps, Guard
+from burn.training.callbacks.monitor import (
+    LEAST_IMAGES,
+    Gradients,
+    Layers,
+    Monitor,
+    OnlineKnn,
+    unreadable_images,
+)
 from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
-from burn.training.collapse import collapse_message, features_message
 from burn.training.compiled import compile_training
 from burn.training.graphs import CudaRecorder, StepGraph
 from burn.training.plan import Machine, monitor_interval
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.pretraining import Pretraining, pretraining_loop, stage_batches
 from burn.training.records.binary import BinaryLayers
-from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.writer import Record
-from burn.training.resume_files import stage_files
-from burn.training.run_dir import PARTS, read_run_file
+from burn.training.run_dir import PARTS, VIEWS, difference_of_runs, read_run_file
 
 
 class Stage:
@@ -86,7 +89,7 @@ class Stage:
 
         processes.run_on_main(lambda: self._folder.mkdir(exist_ok=True))
         settings = {part: run.described[part] for part in PARTS}
-        files = stage_files(self._folder, self._owner, settings)
+        files = ResumeFiles(self._folder, self._owner, settings, difference_of_runs, _as_now)
         saver = SaveResume(files, self._stop, machine.save_every, console)
         every = monitor_interval(machine.monitor_every, steps.total)
         views = self._out / VIEWS if self._number == 1 else None
@@ -95,7 +98,7 @@ class Stage:
         continued = run.start is not None or self._number > 1
         callbacks: list[Callback] = [
             FiniteSteps(machine.skippable_steps, every, processes, console),
-            Guard(GradientFlowGuard(method.parts(), continued=continued)),
+            Guard(method.parts(), continued=continued),
             monitor,
         ]
         if processes.is_main:
@@ -144,9 +147,7 @@ class Stage:
         return pretraining_loop(learner, loader, recipe, run.steps, processes)
 
     def _compile(self, method: Method) -> None:
-        def report(line: str) -> None:
-            self._run.console.print(line, style="yellow", markup=False, highlight=False)
-
+        report = partial(self._run.say, style="yellow")
         if self._run.synchronizes:
             report(
                 "--compile: BN over several processes cannot be compiled; training goes on without"
@@ -156,7 +157,7 @@ class Stage:
 
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
         """Write the teacher's features to the cache from now on, until that fails."""
-        console, recipe = self._run.console, self._run.plan.recipe
+        recipe = self._run.plan.recipe
         target = frozen_target(method)
         assert target is not None
 
@@ -166,12 +167,10 @@ class Stage:
                 cache.write(epoch, view, indices, values)
             except OSError as error:
                 target.keep = None
-                console.print(
+                self._run.say(
                     f"the teacher's features are no longer cached: {cache.file(epoch, view)} "
                     f"cannot be written: {error.strerror or error}; training continues",
-                    style="yellow",
-                    markup=False,
-                    highlight=False,
+                    "yellow",
                 )
 
         target.keep = keep
@@ -228,8 +227,8 @@ class Stage:
             "machine": run.machine_described,
             "monitor": {
                 **(monitor.knn.numbers() if monitor.knn else {"knn": None}),
-                "collapsed_at": monitor.collapsed_at,
-                "features_collapsed_at": monitor.features_collapsed_at,
+                "collapsed_at": monitor.target.collapsed_at,
+                "features_collapsed_at": monitor.features.collapsed_at,
                 "seconds": seconds,
                 "images_per_second": images / max(seconds, 1e-9),
                 "unreadable_images": len(unreadable),
@@ -240,12 +239,10 @@ class Stage:
         }
         file = self._out / f"stage{self._number}.safetensors"
         run.processes.run_on_main(lambda: self._save(file, weights, meta))
-        if monitor.collapsed_at is not None:
-            text = collapse_message(monitor.collapsed_at)
-            run.console.print(f"stage {self._number}: {text}", style="bold red")
-        if monitor.features_collapsed_at is not None:
-            text = features_message(monitor.features_collapsed_at)
-            run.console.print(f"stage {self._number}: {text}", style="bold red")
+        for watched in (monitor.target, monitor.features):
+            if watched.collapsed_at is not None:
+                text = f"stage {self._number}: {watched.message()}"
+                run.console.print(text, style="bold red")
         if unreadable:
             run.console.print(unreadable_images(run.source, unreadable))
 
@@ -278,3 +275,16 @@ def _cached_share(method: Method) -> float | None:
     if target is None or not target.num_given:
         return None
     return round(1 - target.num_computed / target.num_given, 4)
+
+
+def _as_now(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "loops" not in content:
+        return content
+    # It was written when burn trained with Lightning's Trainer.
+    (loader,) = content["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    return {
+        **content,
+        "loader": loader,
+        "batches": loader["used"],
+        "learner": {"learned": content["learned"]},
+    }

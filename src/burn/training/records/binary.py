@@ -6,9 +6,8 @@ BINARY_ACTIVATIONS, whose convolutions use W itself: the next stage starts from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,32 +20,6 @@ from burn.layers import BinaryConv2d
 from burn.layers.activation import per_channel
 
 _MOST_IMAGES = 16
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """Statistics of a binary layer over a window of steps; every number is a share in [0, 1].
-
-    Attributes:
-        weight_flips: Of the weights, those whose sign differs from that at the end of the previous
-            window; None for the first window.
-        weight_balance: Of the weights, those that are +1.
-        activation_balance: Of the signs that entered the convolution (after RSign; over all pixels
-            of the images in the window), those that are +1; None without images.
-        dead_channels: Of the input channels, those that have the same sign at all these pixels;
-            None without images.
-    """
-
-    name: str
-    weight_flips: float | None
-    weight_balance: float
-    activation_balance: float | None
-    dead_channels: float | None
-
-    def numbers(self) -> dict[str, float]:
-        """Return the numbers that are not None, by the names of their columns."""
-        columns = {k: v for k, v in vars(self).items() if k != "name"}
-        return {name: value for name, value in columns.items() if value is not None}
 
 
 class BinaryLayers:
@@ -114,36 +87,37 @@ class BinaryLayers:
 
         return count
 
-    def close(self) -> list[LayerRow]:
-        """Return a row for each layer, and begin the next window."""
-        rows = list(self._rows())
+    def close(self) -> dict[str, dict[str, float]]:
+        """Begin the next window, and return what each layer did in this one, by its name.
+
+        Returns:
+            Shares in [0, 1]. `weight_flips`: of the weights, those whose sign differs from that at
+            the end of the previous window, which the first one lacks. `weight_balance`: of the
+            weights, those that are +1. `activation_balance`: of the signs that entered the
+            convolution (after RSign; over all pixels of the images in the window), those that are
+            +1. `dead_channels`: of the input channels, those that have the same sign at all these
+            pixels. Without images there are none of the last two.
+        """
+        rows: dict[str, dict[str, float]] = {}
+        for name, layer in self._layers.items():
+            number, row = layer.weight.numel(), {}
+            signs, before = _packed(layer.weight), self._signs.get(name)
+            if before is not None:
+                row["weight_flips"] = _ones(before ^ signs) / number
+            row["weight_balance"] = _ones(signs) / number
+            if name in self._positive:
+                share = self._positive[name].double() / self._pixels[name]
+                row["activation_balance"] = float(share.mean())
+                row["dead_channels"] = float(((share == 0) | (share == 1)).double().mean())
+            rows[name], self._signs[name] = row, signs
         self._reset()
         return rows
 
-    def _rows(self) -> Iterator[LayerRow]:
-        for name, layer in self._layers.items():
-            number = layer.weight.numel()
-            signs = _packed(layer.weight)
-            before = self._signs.get(name)
-            self._signs[name] = signs
-            balance = dead = None
-            if name in self._positive:
-                share = self._positive[name].double() / self._pixels[name]
-                balance = float(share.mean())
-                dead = float(((share == 0) | (share == 1)).double().mean())
-            yield LayerRow(
-                name=name,
-                weight_flips=None if before is None else _ones(before ^ signs) / number,
-                weight_balance=_ones(signs) / number,
-                activation_balance=balance,
-                dead_channels=dead,
-            )
-
-    def share_of_flips(self, rows: list[LayerRow]) -> float | None:
+    def share_of_flips(self, rows: Mapping[str, Mapping[str, float]]) -> float | None:
         """Return the share of all binary layers' weights that flipped, or None if no row has it."""
         sizes = {name: layer.weight.numel() for name, layer in self._layers.items()}
         flipped = [
-            row.weight_flips * sizes[row.name] for row in rows if row.weight_flips is not None
+            row["weight_flips"] * sizes[name] for name, row in rows.items() if "weight_flips" in row
         ]
         return sum(flipped) / sum(sizes.values()) if flipped else None
 

@@ -17,7 +17,6 @@ from burn.data.base import Source
 from burn.data.loader import Transform
 from burn.data.readable import readable_images
 
-NAME = "views.jpg"
 ROWS = 8
 _MOST_TRIED = 4 * ROWS  # images to try if some cannot be read
 _SIDE = 112  # pixels of the largest view

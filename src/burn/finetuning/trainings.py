@@ -1,0 +1,326 @@
+"""The trainings of a fine-tuning: linear classifiers, trials of learning rates, and all images."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from burn.backbones.base import Backbone
+from burn.core.errors import UserError
+from burn.core.types import Batch, Features
+from burn.data.base import Source
+from burn.data.splits import Subset, hold_out
+from burn.evaluation.artifacts.kept import KeptParts
+from burn.evaluation.checks import doubt_of_choice
+from burn.evaluation.configs import LinearConfig
+from burn.evaluation.features import extract_features
+from burn.evaluation.fine_tuning import Tuner, Tuning
+from burn.evaluation.linear_layer import (
+    cached_batches,
+    calibrating_temperature,
+    top_k,
+    train_linear_at_best_rate,
+)
+from burn.finetuning.folder import TunedFolder
+from burn.finetuning.job import HELD_OUT, Answers, Job, Stopped
+from burn.finetuning.settings import epochs_in_words
+from burn.learning.loop import Callback, Loop
+from burn.learning.pace import Pace, rate
+from burn.learning.resume_files import SaveResume
+from burn.runtime.signals import StopRequest
+from burn.training.records.metrics import StepFile
+
+_HELD_OUT = 0.1  # share of the images on which a linear classifier's learning rate is chosen
+_TRIAL = {
+    "lr": float, "head_lr": float, "top1": (float, type(None)), "loss": (float, type(None)),
+    "calibration": float, "seconds": float,
+}  # fmt: skip
+_FIRST, _LATER = 10, 0.1  # seconds to the first line; share of the time so far to the next
+
+
+def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
+    """Train a linear classifier on frozen features, as linear evaluation with `--augment none`.
+
+    The features are those of plain views of all images of `source`'s source. A tenth of `source`
+    chooses the learning rate; if there is one image of each class, they choose it themselves. The
+    classifier is on the CPU; the softmax of its scores is calibrated if images are held out.
+    """
+    rows = torch.isin(features.positions, torch.from_numpy(source.indices))
+    assert source.labels is not None
+    held_out, single = rows, np.bincount(source.labels).max() < 2
+    if not single:
+        _, part = hold_out(source, _HELD_OUT, seed, keep_single=True)
+        held_out = torch.isin(features.positions, torch.from_numpy(source.indices[part.indices]))
+    if not bool(held_out.any()):
+        raise UserError(f"{source.name}: none of the held-out images can be read")
+    batches = cached_batches(features.of(rows), LinearConfig().batch_size, seed)
+    chosen = train_linear_at_best_rate(
+        batches, features.of(held_out), len(source.classes), LinearConfig(), seed
+    )
+    layer = chosen.layer
+    if single:
+        return layer
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.div_(chosen.temperature)
+    return layer
+
+
+def accuracy(layer: nn.Linear, features: Features, source: Subset) -> float:
+    """Return the accuracy in percent of a classifier on a part of the images with features."""
+    part = features.of(torch.isin(features.positions, torch.from_numpy(source.indices)))
+    assert part.labels is not None
+    with torch.inference_mode():
+        return 100 * top_k(layer(part.values), part.labels, 1) if len(part.labels) else 0.0
+
+
+def choose(
+    job: Job,
+    folder: TunedFolder,
+    start: nn.Linear,
+    answers: Answers | None,
+    progress: TuningProgress,
+) -> list[dict[str, Any]]:
+    """Train with each learning rate; first those of the backbone, then the classifier's."""
+    config = job.config
+    if not config.trials:
+        return []
+    kept = folder.trials(_TRIAL)
+    trials: list[dict[str, Any]] = []
+
+    def add(lr: float, head_lr: float) -> None:
+        stops = _Stops(job.stop, saved=bool(trials))
+        trials.append(_trial(job, kept, start, answers, lr, head_lr, progress, stops))
+
+    for lr in config.lrs:
+        add(lr, config.head_lrs[0])
+    best = best_of(trials)
+    for head_lr in config.head_lrs[1:]:
+        add(best["lr"], head_lr)
+    best = best_of(trials)
+    results = "; ".join(
+        f"{t['lr']:g}, {t['head_lr']:g}: "
+        + ("diverged" if t["top1"] is None else f"{t['top1']:.1f}")
+        for t in trials
+    )
+    job.notes.append(
+        f"learning rates of network, classifier: top-1 on {len(job.held):,} held-out "
+        f"training images after {epochs_in_words(config.trial_epochs)}: {results}"
+    )
+    if best["lr"] in (min(config.lrs), max(config.lrs)) and len(config.lrs) > 1:
+        job.notes.append(
+            f"the chosen learning rate {best['lr']:g} is at the end of the range: --lrs beyond "
+            "it may be better"
+        )
+    job.notes += doubt_of_choice(len(job.held), HELD_OUT, "the learning rates")
+    return trials
+
+
+def _trial(
+    job: Job,
+    kept: KeptParts,
+    start: nn.Linear,
+    answers: Answers | None,
+    lr: float,
+    head_lr: float,
+    progress: TuningProgress,
+    stops: _Stops,
+) -> dict[str, Any]:
+    """Train on the images that are not held out, and evaluate on those that are."""
+    config = job.config
+    if earlier_trial := kept.find(lr=lr, head_lr=head_lr):
+        progress.skip(job.steps(job.learn, config.trial_epochs))
+        job.earlier += earlier_trial["seconds"]
+        return earlier_trial
+    began = time.perf_counter()
+    progress.begin(f"trial, lr {lr:g}, {head_lr:g}")
+    backbone = copy.deepcopy(job.model.backbone)
+    head = copy.deepcopy(start).to(job.device)
+    tuner = job.tuner(backbone, head, job.learn, config.trial_epochs, lr, head_lr, answers)
+    finite = tuner.train([progress, stops])
+    top1 = loss = None
+    calibration = 1.0
+    if finite:
+        top1, loss, calibration = _held_out_scores(job, backbone, head)
+    seconds = round(time.perf_counter() - began, 3)
+    shown = "diverged" if top1 is None else f"top-1 {top1:.1f} % of the held-out images"
+    job.console.print(f"lr {lr:g}, {head_lr:g}: {shown}, {seconds:.0f} s", highlight=False)
+    done = {
+        "lr": lr, "head_lr": head_lr, "top1": top1, "loss": loss,
+        "calibration": calibration, "seconds": seconds,
+    }  # fmt: skip
+    return kept.add(done)
+
+
+class _Stops(Callback):
+    """Ends a trial after a step in which a signal came; a resumed run begins it again."""
+
+    def __init__(self, stop: StopRequest, saved: bool) -> None:
+        self._stop, self._saved = stop, saved
+
+    def on_batch_end(self, loop: Loop[Any], batch: Any) -> None:
+        if self._stop.requested:
+            raise Stopped(self._saved)
+
+
+def _held_out_scores(
+    job: Job, backbone: Backbone, head: nn.Linear
+) -> tuple[float | None, float | None, float]:
+    """Return top-1 in percent, cross-entropy and calibrating temperature on held-out images."""
+    features = _features(job, backbone, job.held)
+    assert features.labels is not None
+    with torch.inference_mode():
+        scores = head.cpu()(features.values)
+    if not bool(torch.isfinite(scores).all()):
+        return None, None, 1.0
+    top1 = round(100 * top_k(scores, features.labels, 1), 4)
+    loss = round(min(1e9, float(F.cross_entropy(scores, features.labels))), 6)
+    return top1, loss, calibrating_temperature(scores, features.labels)
+
+
+def has_finite_scores(job: Job, readable: Tensor, backbone: Backbone, head: nn.Linear) -> bool:
+    """Return whether a trained network's scores of some training images are finite.
+
+    `readable` are positions of those that can be read. The classifier is moved to the CPU.
+    """
+    some = Subset(job.train, readable[: job.config.batch_size].tolist())
+    with torch.inference_mode():
+        scores = head.cpu()(_features(job, backbone, some).values)
+    return bool(torch.isfinite(scores).all())
+
+
+def _features(job: Job, backbone: Backbone, source: Source) -> Features:
+    return extract_features(
+        backbone, source, job.model.views, workers=job.workers, bfloat16=job.bfloat16
+    )
+
+
+def best_of(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the most accurate trial; of equal ones that of the least cross-entropy."""
+    valid = [trial for trial in trials if trial["top1"] is not None]
+    if not valid:
+        raise UserError("finetune: every trial diverged: give lower --lrs")
+    return max(valid, key=lambda trial: (trial["top1"], -trial["loss"]))
+
+
+def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -> float:
+    """Train to the end, from the resume file if there is one, and return the seconds of training.
+
+    Those before an interruption count. A signal raises Stopped after a step, which was saved if it
+    could be.
+    """
+    files, steps = folder.resume_files(), tuner.loop.num_steps
+
+    def restore(loop: Loop[Tuning]) -> None:
+        if files.resume(loop, job.console):
+            progress.skip(loop.step)
+            job.console.print(f"resumed at step {loop.step:,} of {steps:,}", highlight=False)
+
+    metrics = _Metrics(folder.metrics_file(), max(1, min(20, steps // 50)))
+    saver = SaveResume(files, job.stop, job.request.save_every, job.console)
+    progress.begin("finetune")
+    finite = tuner.train([progress, metrics, saver], restore)
+    job.earlier += metrics.before
+    if saver.stopped_by:
+        raise Stopped(saved=saver.last_step == tuner.loop.step)
+    if not finite:
+        raise UserError("fine-tuning diverged: give lower --lrs; nothing was saved")
+    return metrics.seconds
+
+
+class _Metrics(Callback):
+    """Writes metrics.csv, and knows how long the training took."""
+
+    def __init__(self, file: StepFile, every: int) -> None:
+        self._file, self._every = file, every
+        self.before, self._began = 0.0, time.monotonic()  # seconds before an interruption
+        self._learning_rate = 0.0  # of the last step
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self._began
+
+    def on_start(self, loop: Loop[Tuning]) -> None:
+        self._file.start(loop.step)
+
+    def on_before_step(self, loop: Loop[Tuning]) -> None:
+        self._learning_rate = loop.optimizer.param_groups[0]["lr"]
+
+    def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
+        if loop.step % self._every and loop.step != loop.num_steps:
+            return
+        row = {
+            "step": loop.step,
+            "epoch": loop.epoch,
+            "loss": float(loop.learner.loss),
+            "accuracy": float(loop.learner.right),
+            "learning_rate": self._learning_rate,
+        }
+        self._file.append([row])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.before = state["seconds"]
+
+
+class TuningProgress(Callback):
+    """The progress of several trainings, one after the other, within a `with` statement."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console, self._total, self._done = console, total, 0
+        self._pace = Pace()
+        self._bar: Progress | None = None
+        self._title = ""
+
+    def __enter__(self) -> TuningProgress:
+        self._started = time.monotonic()
+        self._due = self._started + _FIRST
+        if self._console.is_terminal and not self._console.quiet:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(bar_width=20),
+                TextColumn("{task.fields[told]}"), console=self._console, transient=True,
+            )  # fmt: skip
+            self._task = self._bar.add_task("finetune", total=self._total, told="starting")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, title: str) -> None:
+        self._title = title
+
+    def skip(self, steps: int) -> None:
+        """Count steps that an earlier call of the command made."""
+        self._done += steps
+
+    def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
+        self._done += 1
+        now = time.monotonic()
+        self._pace.batch(len(batch.indices), now)
+        if now < self._due:
+            return  # reading the loss from a GPU waits for it
+        parts = [f"{loop.step}/{loop.num_steps} steps"]
+        if (speed := self._pace.images_per_second) is not None:
+            parts += [rate(speed), f"{self._pace.left(self._total - self._done)} left in all"]
+        loss, right = float(loop.learner.loss), float(loop.learner.right)
+        parts.append(f"loss {loss:.3f} accuracy {100 * right:.0f} %")
+        text = " · ".join(parts)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, description=self._title, told=text)
+            self._due = now + 0.2
+        else:
+            self._console.print(f"{self._title} · {text}", highlight=False)
+            self._due = now + max(_FIRST, _LATER * (now - self._started))
