@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from burn.core.types import Batch, Features
 from burn.data.base import Source
 from burn.data.splits import Subset, hold_out
 from burn.evaluation.artifacts.kept import KeptParts
+from burn.evaluation.cache import plain_features
 from burn.evaluation.checks import doubt_of_choice
 from burn.evaluation.configs import LinearConfig
 from burn.evaluation.features import extract_features
@@ -47,7 +49,75 @@ _TRIAL = {
 _FIRST, _LATER = 10, 0.1  # seconds to the first line; share of the time so far to the next
 
 
-def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
+def train(job: Job, folder: TunedFolder) -> tuple[Tuner, nn.Linear, dict[str, Any], float]:
+    """Choose the learning rates, and train on all images.
+
+    Returns the training, its classifier, what a checkpoint tells of it, and its seconds.
+    """
+    config, seed = job.config, job.request.seed
+    _say_plan(job)
+    taught = None
+    with job.stop.at_once():
+        features = plain_features(job.frozen, "train", job.console)
+        if job.teacher is not None:
+            taught = job.teacher.features(job.train, job.workers)
+    linear = _linear_start(features, job.learn, seed)
+    frozen = _accuracy(linear, features, job.held)
+    said = f"linear classifier on the frozen network: {frozen:.1f} % of the held-out images"
+    if taught is not None:
+        teacher_classifier = _linear_start(taught, job.learn, seed)
+        teacher_accuracy = _accuracy(teacher_classifier, taught, job.held)
+        said += f", on the teacher: {teacher_accuracy:.1f} %"
+    job.console.print(said, highlight=False)
+    with _Progress(job.console, job.all_steps) as progress:
+        answers = None
+        if config.trials and job.teacher is not None and taught is not None:
+            answers = job.teacher.answers(teacher_classifier)
+        trials = _choose(job, folder, linear, answers, progress)
+        best = _best_of(trials) if trials else None
+        lr = best["lr"] if best else config.lrs[0]
+        head_lr = best["head_lr"] if best else config.head_lrs[0]
+        head = _linear_start(features, job.train, seed)
+        if job.teacher is not None and taught is not None:
+            answers = job.teacher.answers(_linear_start(taught, job.train, seed))
+        backbone = copy.deepcopy(job.model.backbone)
+        head = head.to(job.device)
+        tuner = job.tuner(backbone, head, job.train, config.epochs, lr, head_lr, answers)
+        seconds = _fit(job, folder, tuner, progress)
+        if not _has_finite_scores(job, features.positions, backbone, head):
+            raise UserError(
+                "fine-tuning diverged, and no network was saved: give lower --lrs with --overwrite"
+            )
+    about = {
+        "start": job.start,
+        "settings": asdict(config),
+        "lr": lr,
+        "head_lr": head_lr,
+        "linear": round(frozen, 4),
+        "held_out": len(job.held),
+        "trials": trials,
+        "calibration": best["calibration"] if best else 1.0,
+        "teacher": job.described["teacher"],
+        "test": job.described["test"],
+        "unreadable": sorted(tuner.unreadable),
+    }
+    return tuner, head, about, seconds
+
+
+def _say_plan(job: Job) -> None:
+    config, learn = job.config, len(job.learn)
+    text = f"fine-tuning {job.model.name} on {len(job.train):,} images"
+    if config.trials:
+        text += (
+            f": {config.trials} trials of {epochs_in_words(config.trial_epochs)} on {learn:,} of "
+            f"them choose the learning rates on the other {len(job.held):,}, then"
+        )
+    else:
+        text += ":"
+    job.console.print(f"{text} {epochs_in_words(config.epochs)} on all", highlight=False)
+
+
+def _linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
     """Train a linear classifier on frozen features, as linear evaluation with `--augment none`.
 
     The features are those of plain views of all images of `source`'s source. A tenth of `source`
@@ -75,7 +145,7 @@ def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
     return layer
 
 
-def accuracy(layer: nn.Linear, features: Features, source: Subset) -> float:
+def _accuracy(layer: nn.Linear, features: Features, source: Subset) -> float:
     """Return the accuracy in percent of a classifier on a part of the images with features."""
     part = features.of(torch.isin(features.positions, torch.from_numpy(source.indices)))
     assert part.labels is not None
@@ -83,12 +153,12 @@ def accuracy(layer: nn.Linear, features: Features, source: Subset) -> float:
         return 100 * top_k(layer(part.values), part.labels, 1) if len(part.labels) else 0.0
 
 
-def choose(
+def _choose(
     job: Job,
     folder: TunedFolder,
     start: nn.Linear,
     answers: Answers | None,
-    progress: TuningProgress,
+    progress: _Progress,
 ) -> list[dict[str, Any]]:
     """Train with each learning rate; first those of the backbone, then the classifier's."""
     config = job.config
@@ -103,10 +173,10 @@ def choose(
 
     for lr in config.lrs:
         add(lr, config.head_lrs[0])
-    best = best_of(trials)
+    best = _best_of(trials)
     for head_lr in config.head_lrs[1:]:
         add(best["lr"], head_lr)
-    best = best_of(trials)
+    best = _best_of(trials)
     results = "; ".join(
         f"{t['lr']:g}, {t['head_lr']:g}: "
         + ("diverged" if t["top1"] is None else f"{t['top1']:.1f}")
@@ -132,7 +202,7 @@ def _trial(
     answers: Answers | None,
     lr: float,
     head_lr: float,
-    progress: TuningProgress,
+    progress: _Progress,
     stops: _Stops,
 ) -> dict[str, Any]:
     """Train on the images that are not held out, and evaluate on those that are."""
@@ -187,7 +257,7 @@ def _held_out_scores(
     return top1, loss, calibrating_temperature(scores, features.labels)
 
 
-def has_finite_scores(job: Job, readable: Tensor, backbone: Backbone, head: nn.Linear) -> bool:
+def _has_finite_scores(job: Job, readable: Tensor, backbone: Backbone, head: nn.Linear) -> bool:
     """Return whether a trained network's scores of some training images are finite.
 
     `readable` are positions of those that can be read. The classifier is moved to the CPU.
@@ -204,7 +274,7 @@ def _features(job: Job, backbone: Backbone, source: Source) -> Features:
     )
 
 
-def best_of(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _best_of(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the most accurate trial; of equal ones that of the least cross-entropy."""
     valid = [trial for trial in trials if trial["top1"] is not None]
     if not valid:
@@ -212,7 +282,7 @@ def best_of(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return max(valid, key=lambda trial: (trial["top1"], -trial["loss"]))
 
 
-def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -> float:
+def _fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: _Progress) -> float:
     """Train to the end, from the resume file if there is one, and return the seconds of training.
 
     Those before an interruption count. A signal raises Stopped after a step, which was saved if it
@@ -274,7 +344,7 @@ class _Metrics(Callback):
         self.before = state["seconds"]
 
 
-class TuningProgress(Callback):
+class _Progress(Callback):
     """The progress of several trainings, one after the other, within a `with` statement."""
 
     def __init__(self, console: Console, total: int) -> None:
@@ -283,7 +353,7 @@ class TuningProgress(Callback):
         self._bar: Progress | None = None
         self._title = ""
 
-    def __enter__(self) -> TuningProgress:
+    def __enter__(self) -> _Progress:
         self._started = time.monotonic()
         self._due = self._started + _FIRST
         if self._console.is_terminal and not self._console.quiet:

@@ -41,8 +41,7 @@ def cores() -> int:
 def memory_bytes() -> int | None:
     """Return the bytes of memory that this process may use: the machine's, or a lower limit.
 
-    Returns:
-        The number of bytes, or None where the system does not tell it (Windows).
+    It is None where the system does not tell it (Windows).
     """
     limits: list[int] = []
     try:
@@ -64,16 +63,16 @@ def memory_bytes() -> int | None:
 
 
 def resident_bytes() -> int:
-    """Return the bytes of this process that are in memory: now on Linux, the peak elsewhere.
-
-    Returns:
-        The number of bytes, or 0 where the system does not tell it (Windows).
-    """
+    """Return the bytes of this process that are in memory: now on Linux, the peak elsewhere."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError, IndexError):
-        pass
+        return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Return the most bytes of this process that were in memory; 0 if not told (Windows)."""
     try:
         import resource
     except ImportError:
@@ -85,12 +84,8 @@ def resident_bytes() -> int:
 def source_commit(package: Path = Path(__file__).parents[1]) -> str | None:
     """Return the short hash of the commit that burn runs from, with "+" if src/ differs from it.
 
-    Args:
-        package: Folder of the package.
-
-    Returns:
-        The hash, or None where git does not answer, or the package is not in a git checkout of its
-        own: an installed wheel may lie in that of another project.
+    It is None where git does not answer, or the package's folder is not in a git checkout of its
+    own: an installed wheel may lie in that of another project.
     """
     root = package.parent.parent
     # GIT_ variables that a hook or a shell set for another repository do not apply to this one.

@@ -1,11 +1,10 @@
 """Training steps that are recorded once as a CUDA graph and then replayed (`--cuda-graphs`).
 
-A small network's step is hundreds of short kernels, and the GPU may wait for Python to start each
-of them. A graph starts them all at once. It does what was recorded: the same kernels with the same
-memory and the same Python numbers. What changes from step to step therefore lies in tensors that
-stay where they are: the batch, and the numbers that follow the progress, such as λ. Methods know
-nothing of this: while a step is recorded, the object's functions of the progress are replaced by
-others, which give tensors (`_NUMBERS`).
+A graph starts the hundreds of short kernels of a small network's step at once. It repeats what was
+recorded: the same kernels with the same memory and the same Python numbers. What changes from step
+to step therefore lies in tensors that stay where they are: the batch, and the numbers that follow
+the progress, such as λ. While a step is recorded, the method's functions of the progress are
+replaced by others, which give tensors (`_NUMBERS`).
 
 A step's forward and backward pass are recorded, without `Backbone.at_progress` before it. What
 follows is not, because it decides, waits or depends on the number of the step.

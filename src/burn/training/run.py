@@ -161,7 +161,7 @@ def _train(
     seen = run.processes.gather(run.source.fingerprint)
     if len(set(seen)) > 1:
         rank = next(i for i, state in enumerate(seen) if state != seen[0])
-        run.fail(f"process {rank} finds other images at {run.plan.data} than process 0")
+        run.processes.fail(f"process {rank} finds other images at {run.plan.data} than process 0")
     run.processes.run_on_main(lambda: make_folder(out))
     with contextlib.ExitStack() as stack:
 
@@ -172,7 +172,7 @@ def _train(
 
         run.processes.run_on_main(prepare)
         if not all(run.processes.gather(appears(out / RUN_FILE))):
-            run.fail(f"--out {out} is not a folder that all processes see")
+            run.processes.fail(f"--out {out} is not a folder that all processes see")
         run.processes.run_on_main(lambda: _describe_and_sample(run, out))
         stop = StopRequest("finishing this step and saving")
         with stop.installed():

@@ -97,10 +97,7 @@ def _plugins_of(recipe: Recipe) -> list[dict[str, Any]]:
 def describe_machine(device: torch.device, processes: int) -> dict[str, Any]:
     """Describe this process's machine for a checkpoint of a run that `processes` share.
 
-    Returns:
-        Among others `device`, "cpu" or the GPU's name; `cores`, the number that the process may
-        use; `threads`, the number that torch computes with; `commit`, that of burn's source when
-        the run was started or resumed; and how a GPU computes (see `burn.runtime.gpu`).
+    `cores` is the number that the process may use, and `threads` that of those that compute.
     """
     import torch
 

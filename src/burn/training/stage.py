@@ -195,14 +195,14 @@ class Stage:
         method = loop.learner.method.cpu()  # which makes room for the next stage
         weights = method.weights()
         if not loop.learner.learned:
-            run.fail(
+            run.processes.fail(
                 "no batch held two readable images and had a finite loss: nothing was learned or "
                 "saved"
             )
         finite = all(bool(torch.isfinite(t).all()) for t in weights.values())
         # In all processes, since each has its own statistics of BN.
         if run.processes.all_reduce_max(float(not finite)):
-            run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
+            run.processes.fail("the weights are not finite: lower --optim.lr; nothing was saved")
         unreadable = monitor.all_unreadable()
         seconds = monitor.seconds
         images = loop.batches * run.steps.images * run.steps.processes
