@@ -20,7 +20,6 @@ from burn.core.errors import UserError
 from burn.core.types import Batch, Features
 from burn.data.base import Source
 from burn.data.splits import Subset, hold_out
-from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.cache import plain_features
 from burn.evaluation.checks import doubt_of_choice
 from burn.evaluation.configs import LinearConfig
@@ -46,6 +45,7 @@ _TRIAL = {
     "lr": float, "head_lr": float, "top1": (float, type(None)), "loss": (float, type(None)),
     "calibration": float, "seconds": float,
 }  # fmt: skip
+_DIVERGED: dict[str, float | None] = {"top1": None, "loss": None, "calibration": 1.0}
 _FIRST, _LATER = 10, 0.1  # seconds to the first line; share of the time so far to the next
 
 
@@ -105,15 +105,14 @@ def train(job: Job, folder: TunedFolder) -> tuple[Tuner, nn.Linear, dict[str, An
 
 
 def _say_plan(job: Job) -> None:
-    config, learn = job.config, len(job.learn)
-    text = f"fine-tuning {job.model.name} on {len(job.train):,} images"
+    config, choice = job.config, ""
     if config.trials:
-        text += (
-            f": {config.trials} trials of {epochs_in_words(config.trial_epochs)} on {learn:,} of "
-            f"them choose the learning rates on the other {len(job.held):,}, then"
+        choice = (
+            f" {config.trials} trials of {epochs_in_words(config.trial_epochs)} on "
+            f"{len(job.learn):,} of them choose the learning rates on the other "
+            f"{len(job.held):,}, then"
         )
-    else:
-        text += ":"
+    text = f"fine-tuning {job.model.name} on {len(job.train):,} images:{choice}"
     job.console.print(f"{text} {epochs_in_words(config.epochs)} on all", highlight=False)
 
 
@@ -137,11 +136,10 @@ def _linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
         batches, features.of(held_out), len(source.classes), LinearConfig(), seed
     )
     layer = chosen.layer
-    if single:
-        return layer
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.div_(chosen.temperature)
+    if not single:
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.div_(chosen.temperature)
     return layer
 
 
@@ -161,22 +159,42 @@ def _choose(
     progress: _Progress,
 ) -> list[dict[str, Any]]:
     """Train with each learning rate; first those of the backbone, then the classifier's."""
-    config = job.config
+    config, learn = job.config, job.learn
     if not config.trials:
         return []
     kept = folder.trials(_TRIAL)
     trials: list[dict[str, Any]] = []
 
-    def add(lr: float, head_lr: float) -> None:
-        stops = _Stops(job.stop, saved=bool(trials))
-        trials.append(_trial(job, kept, start, answers, lr, head_lr, progress, stops))
+    def trial(lr: float, head_lr: float) -> dict[str, Any]:
+        """Train on the images that are not held out, and evaluate on those that are."""
+        if earlier_trial := kept.find(lr=lr, head_lr=head_lr):
+            progress.skip(job.steps(learn, config.trial_epochs))
+            job.earlier += earlier_trial["seconds"]
+            return earlier_trial
+        began = time.perf_counter()
+        progress.begin(f"trial, lr {lr:g}, {head_lr:g}")
+        backbone = copy.deepcopy(job.model.backbone)
+        head = copy.deepcopy(start).to(job.device)
+        tuner = job.tuner(backbone, head, learn, config.trial_epochs, lr, head_lr, answers)
+        finite = tuner.train([progress, _Stops(job.stop, saved=bool(trials))])
+        scores = _held_out_scores(job, backbone, head) if finite else _DIVERGED
+        seconds = round(time.perf_counter() - began, 3)
+        top1 = scores["top1"]
+        shown = "diverged" if top1 is None else f"top-1 {top1:.1f} % of the held-out images"
+        job.console.print(f"lr {lr:g}, {head_lr:g}: {shown}, {seconds:.0f} s", highlight=False)
+        return kept.add({"lr": lr, "head_lr": head_lr, **scores, "seconds": seconds})
 
     for lr in config.lrs:
-        add(lr, config.head_lrs[0])
-    best = _best_of(trials)
+        trials.append(trial(lr, config.head_lrs[0]))
+    lr = _best_of(trials)["lr"]
     for head_lr in config.head_lrs[1:]:
-        add(best["lr"], head_lr)
-    best = _best_of(trials)
+        trials.append(trial(lr, head_lr))
+    _note_choice(job, trials)
+    return trials
+
+
+def _note_choice(job: Job, trials: Sequence[Mapping[str, Any]]) -> None:
+    config, best = job.config, _best_of(trials)
     results = "; ".join(
         f"{t['lr']:g}, {t['head_lr']:g}: "
         + ("diverged" if t["top1"] is None else f"{t['top1']:.1f}")
@@ -192,43 +210,6 @@ def _choose(
             "it may be better"
         )
     job.notes += doubt_of_choice(len(job.held), HELD_OUT, "the learning rates")
-    return trials
-
-
-def _trial(
-    job: Job,
-    kept: KeptParts,
-    start: nn.Linear,
-    answers: Answers | None,
-    lr: float,
-    head_lr: float,
-    progress: _Progress,
-    stops: _Stops,
-) -> dict[str, Any]:
-    """Train on the images that are not held out, and evaluate on those that are."""
-    config = job.config
-    if earlier_trial := kept.find(lr=lr, head_lr=head_lr):
-        progress.skip(job.steps(job.learn, config.trial_epochs))
-        job.earlier += earlier_trial["seconds"]
-        return earlier_trial
-    began = time.perf_counter()
-    progress.begin(f"trial, lr {lr:g}, {head_lr:g}")
-    backbone = copy.deepcopy(job.model.backbone)
-    head = copy.deepcopy(start).to(job.device)
-    tuner = job.tuner(backbone, head, job.learn, config.trial_epochs, lr, head_lr, answers)
-    finite = tuner.train([progress, stops])
-    top1 = loss = None
-    calibration = 1.0
-    if finite:
-        top1, loss, calibration = _held_out_scores(job, backbone, head)
-    seconds = round(time.perf_counter() - began, 3)
-    shown = "diverged" if top1 is None else f"top-1 {top1:.1f} % of the held-out images"
-    job.console.print(f"lr {lr:g}, {head_lr:g}: {shown}, {seconds:.0f} s", highlight=False)
-    done = {
-        "lr": lr, "head_lr": head_lr, "top1": top1, "loss": loss,
-        "calibration": calibration, "seconds": seconds,
-    }  # fmt: skip
-    return kept.add(done)
 
 
 class _Stops(Callback):
@@ -242,19 +223,19 @@ class _Stops(Callback):
             raise Stopped(self._saved)
 
 
-def _held_out_scores(
-    job: Job, backbone: Backbone, head: nn.Linear
-) -> tuple[float | None, float | None, float]:
+def _held_out_scores(job: Job, backbone: Backbone, head: nn.Linear) -> dict[str, float | None]:
     """Return top-1 in percent, cross-entropy and calibrating temperature on held-out images."""
     features = _features(job, backbone, job.held)
     assert features.labels is not None
     with torch.inference_mode():
         scores = head.cpu()(features.values)
     if not bool(torch.isfinite(scores).all()):
-        return None, None, 1.0
-    top1 = round(100 * top_k(scores, features.labels, 1), 4)
-    loss = round(min(1e9, float(F.cross_entropy(scores, features.labels))), 6)
-    return top1, loss, calibrating_temperature(scores, features.labels)
+        return _DIVERGED
+    return {
+        "top1": round(100 * top_k(scores, features.labels, 1), 4),
+        "loss": round(min(1e9, float(F.cross_entropy(scores, features.labels))), 6),
+        "calibration": calibrating_temperature(scores, features.labels),
+    }
 
 
 def _has_finite_scores(job: Job, readable: Tensor, backbone: Backbone, head: nn.Linear) -> bool:

@@ -189,22 +189,25 @@ def _train_stages(run: PreparedRun, out: Path, stop: StopRequest) -> list[StageS
     precisions = run.plan.recipe.precisions()
     for number, precision in enumerate(precisions, start=1):
         file = out / f"stage{number}.safetensors"
+        files = ResumeFiles(out / f"stage{number}", owner="")
         before = _finished(run, file, number, precision)
         done = before is not None and before.meta["steps"] >= run.steps.total
         if not done:
             if number > 1 and (signal := int(run.processes.all_reduce_max(stop.number))):
                 raise run.interrupted(f"stopped after stage {number - 1}", signal)
             if before is not None:
-                later = range(number + 1, len(precisions) + 1)
-                run.processes.run_on_main(partial(_begin_again, out, later))
-                run.console.print(_extension(run, out, number, before), highlight=False)
+                for later in range(number + 1, len(precisions) + 1):  # which begin again from here
+                    state = ResumeFiles(out / f"stage{later}", owner="")
+                    run.processes.run_on_main(partial(state.finish, keep=False))
+                run.console.print(_extension(run, files, number, before), highlight=False)
                 weights = weights or before.weights
             Stage(run, number, precision, out, stop).train(weights)
         checkpoint = before if done else _finished(run, file, number, precision)
         assert checkpoint is not None
         if done:
-            files = ResumeFiles(out / f"stage{number}", owner="")
-            run.processes.run_on_main(partial(_tidy, file, checkpoint, files, run.extendable))
+            # What remains after the file was written, in case the run was killed before that.
+            run.processes.run_on_main(partial(complete_checkpoint, file, checkpoint.meta))
+            run.processes.run_on_main(partial(files.finish, keep=run.extendable))
             limit = run.plan.max_steps if run.extendable else None
             limited = "" if limit is None else f" ({limit} steps; --max-steps N goes on to more)"
             run.console.print(f"stage {number} is done already{limited}: {file}", highlight=False)
@@ -222,10 +225,10 @@ def _finished(run: PreparedRun, file: Path, number: int, precision: Precision) -
     return checkpoint
 
 
-def _extension(run: PreparedRun, out: Path, number: int, before: Checkpoint) -> str:
+def _extension(run: PreparedRun, files: ResumeFiles, number: int, before: Checkpoint) -> str:
     """Say from where a finished stage is trained to more steps than it has."""
     total = run.steps.total
-    if ResumeFiles(out / f"stage{number}", owner="").newest.exists():
+    if files.newest.exists():
         finished = before.meta["steps"]
         return f"stage {number} goes on to {total} steps; it was finished with {finished}"
     if number > 1:
@@ -234,12 +237,6 @@ def _extension(run: PreparedRun, out: Path, number: int, before: Checkpoint) -> 
         f"stage {number} begins {total} steps from the weights that it has after "
         f"{before.meta['steps']}: the state to go on from was not kept"
     )
-
-
-def _begin_again(out: Path, stages: range) -> None:
-    """Remove the state of later stages, which begin again from the weights of an extended one."""
-    for number in stages:
-        ResumeFiles(out / f"stage{number}", owner="").finish(keep=False)
 
 
 def _describe_and_sample(run: PreparedRun, out: Path) -> None:
@@ -256,9 +253,3 @@ def _describe_and_sample(run: PreparedRun, out: Path) -> None:
             save_view_samples(out / VIEWS, picture)
     except OSError as error:  # which does not end the run
         run.console.print(f"{out / VIEWS} cannot be written: {error.strerror or error}")
-
-
-def _tidy(file: Path, checkpoint: Checkpoint, files: ResumeFiles, extendable: bool) -> None:
-    """Do what remains after a stage's file was written, in case the run was killed before that."""
-    complete_checkpoint(file, checkpoint.meta)
-    files.finish(keep=extendable)

@@ -111,11 +111,9 @@ class Stage:
             if labelled is not None and len(labelled) >= LEAST_IMAGES and np.ptp(labelled) > 0:
                 knn = OnlineKnn(run.source, recipe.views, monitor, record, self._stop)
                 callbacks.append(knn)
-        threads = None
-        if chooser := stage_chooser(machine, processes, steps.total * steps.parts):
-            threads = Threads(chooser)
-            callbacks.append(threads)
-        callbacks.append(saver)
+        chooser = stage_chooser(machine, processes, steps.total * steps.parts)
+        threads = Threads(chooser) if chooser else None
+        callbacks += [threads, saver] if threads else [saver]
         if processes.is_main:
             num_stages = len(recipe.precisions())
             title = f"stage {self._number}/{num_stages} {self._precision.value}"
@@ -137,23 +135,19 @@ class Stage:
         method.to(processes.device)
         if run.synchronizes:
             synchronize_norms(method)
-        if machine.compile:
-            self._compile(method)
+        if machine.compile and run.synchronizes:
+            run.say(
+                "--compile: BN over several processes cannot be compiled; training goes on without",
+                "yellow",
+            )
+        elif machine.compile:
+            compile_training(method.backbone, partial(run.say, style="yellow"))
         graph = None
         if machine.cuda_graphs:
             graph = StepGraph(method, recipe.method, run.steps.images, CudaRecorder())
         bfloat16 = run.compute == "bfloat16"
         learner = Pretraining(method, processes, bfloat16=bfloat16, graph=graph)
         return pretraining_loop(learner, loader, recipe, run.steps, processes)
-
-    def _compile(self, method: Method) -> None:
-        report = partial(self._run.say, style="yellow")
-        if self._run.synchronizes:
-            report(
-                "--compile: BN over several processes cannot be compiled; training goes on without"
-            )
-        else:
-            compile_training(method.backbone, report)
 
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
         """Write the teacher's features to the cache from now on, until that fails."""
