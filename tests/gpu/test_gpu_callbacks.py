@@ -14,8 +14,8 @@ from steps import Run, build
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.runtime.signals import StopRequest
-from burn.training.callbacks.monitor import Gradients, Layers, Monitor, OnlineKnn
-from burn.training.records.binary import BinaryLayers
+from burn.training.callbacks.layers import Layers
+from burn.training.callbacks.monitor import Monitor, OnlineKnn
 from burn.training.records.metrics import read_metrics
 from burn.training.records.writer import Record
 
@@ -29,7 +29,7 @@ MEASURED = {
     "collapse.close": 3,
 }  # fmt: skip
 # At an epoch's end: each of four layers' signs, and two numbers of its activations.
-LAYERS = {"binary._packed": 4, "binary.close": 8}
+LAYERS = {"layers._packed": 4, "layers.close": 8}
 
 
 @pytest.fixture
@@ -50,8 +50,7 @@ def run_with_monitors(folder: Path) -> tuple[Run, Monitor, Record]:
     run.loop.callbacks = [
         *run.loop.callbacks,
         monitor,
-        Gradients(EVERY, method, record),
-        Layers(EVERY, BinaryLayers(method.backbone), record),
+        Layers(EVERY, method.backbone, record),
     ]
     for callback in run.loop.callbacks:
         callback.on_start(run.loop)

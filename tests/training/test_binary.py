@@ -1,16 +1,18 @@
 from contextlib import nullcontext
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.backbones.reactnet import Block, ReActNet
 from burn.backbones.registry import build_backbone
 from burn.core.types import Precision
 from burn.layers import BinaryConv2d
-from burn.training.records.binary import BinaryLayers
+from burn.training.callbacks.layers import Layers
 from networks import randomize
 
 IMAGES = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8)
@@ -21,6 +23,10 @@ def network(precision: Precision = Precision.BINARY) -> ReActNet:
     assert isinstance(backbone, ReActNet)
     randomize(backbone)
     return backbone
+
+
+def watching(backbone: Backbone) -> Layers:
+    return Layers(1, backbone, cast(Any, None))
 
 
 def inputs_of(backbone: ReActNet, images: torch.Tensor) -> dict[str, np.ndarray]:
@@ -54,7 +60,7 @@ def test_activations_against_loops():
     with torch.no_grad():
         first.spatial.sign.shift[3] = 1e4
         first.spatial.sign.shift[5] = -1e4
-    layers = BinaryLayers(backbone)
+    layers = watching(backbone)
     backbone.train()
     layers.look(IMAGES, nullcontext())
     with torch.no_grad():
@@ -87,7 +93,7 @@ def test_activations_against_loops():
 @pytest.mark.parametrize("precision", [Precision.BINARY, Precision.BINARY_ACTIVATIONS])
 def test_weights_against_loops(precision: Precision):
     backbone = network(precision)
-    layers = BinaryLayers(backbone)
+    layers = watching(backbone)
     convolutions = {n: m for n, m in backbone.named_modules() if isinstance(m, BinaryConv2d)}
     with torch.no_grad():
         convolutions["blocks.1.spatial"].weight[0, 0, 0, :] = torch.tensor([0.0, -0.0, -1e-30])
@@ -116,7 +122,7 @@ def test_a_look_leaves_the_network_and_random_states_as_they_are():
     backbone.stem_norm.eval()
     state = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
     random = torch.get_rng_state()
-    layers = BinaryLayers(backbone)
+    layers = watching(backbone)
     layers.look(IMAGES, torch.autocast("cpu", torch.bfloat16))
     assert backbone.training
     assert all(torch.equal(tensor, state[name]) for name, tensor in backbone.state_dict().items())
@@ -127,11 +133,11 @@ def test_a_look_leaves_the_network_and_random_states_as_they_are():
 
 def test_the_rows_go_on_from_a_state():
     backbone = network()
-    whole, parted = BinaryLayers(backbone), BinaryLayers(backbone)
+    whole, parted = watching(backbone), watching(backbone)
     for layers in (whole, parted):
         layers.close()
         layers.look(IMAGES, nullcontext())
-    resumed = BinaryLayers(backbone)
+    resumed = watching(backbone)
     resumed.load_state_dict(parted.state_dict())
     with torch.no_grad():
         for parameter in backbone.parameters():
@@ -145,5 +151,5 @@ def test_the_rows_go_on_from_a_state():
 
 
 def test_a_float_network_has_no_binary_layers():
-    assert not BinaryLayers(network(Precision.FLOAT))
-    assert not BinaryLayers(build_backbone(BackboneConfig(name="resnet10t"), Precision.FLOAT))
+    assert not watching(network(Precision.FLOAT))
+    assert not watching(build_backbone(BackboneConfig(name="resnet10t"), Precision.FLOAT))

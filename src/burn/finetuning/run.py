@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from burn.evaluation.context import Model
     from burn.evaluation.fine_tuning import Tuner
     from burn.finetuning.job import Job
-
-Show = Callable[[Sequence[Result], Sequence[str]], None]
+    from burn.finetuning.tested import Show
 
 
 @dataclass(frozen=True)

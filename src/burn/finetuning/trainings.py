@@ -294,7 +294,6 @@ class _Metrics(Callback):
     def __init__(self, file: StepFile, every: int) -> None:
         self._file, self._every = file, every
         self.before, self._began = 0.0, time.monotonic()  # seconds before an interruption
-        self._learning_rate = 0.0  # of the last step
 
     @property
     def seconds(self) -> float:
@@ -302,9 +301,6 @@ class _Metrics(Callback):
 
     def on_start(self, loop: Loop[Tuning]) -> None:
         self._file.start(loop.step)
-
-    def on_before_step(self, loop: Loop[Tuning]) -> None:
-        self._learning_rate = loop.optimizer.param_groups[0]["lr"]
 
     def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
         if loop.step % self._every and loop.step != loop.num_steps:
@@ -314,7 +310,7 @@ class _Metrics(Callback):
             "epoch": loop.epoch,
             "loss": float(loop.learner.loss),
             "accuracy": float(loop.learner.right),
-            "learning_rate": self._learning_rate,
+            "learning_rate": loop.learning_rate,
         }
         self._file.append([row])
 

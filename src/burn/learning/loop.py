@@ -131,6 +131,7 @@ class Loop(Generic[LearnerT]):
         self.processes, self.device = processes, processes.device
         self.callbacks: Sequence[Callback] = ()  # told of the events, in this order
         self.step = self.batches = 0  # optimizer steps, and micro-batches, so far
+        self.learning_rate = 0.0  # of the optimizer's first group in the last step
         self.stepped = False  # whether the last micro-batch completed an optimizer step
         self.should_stop = False  # set by a callback to end the loop after this micro-batch
         self.replanned_at: list[int] = []  # steps from which a longer training was planned anew
@@ -214,6 +215,7 @@ class Loop(Generic[LearnerT]):
 
     def _step(self) -> None:
         progress = self.progress
+        self.learning_rate = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         self.learner.after_step(progress)
         self.step += 1

@@ -204,8 +204,7 @@ class SaveResume(Callback):
         try:
             self._files.add(content.getvalue())
         except OSError as error:
-            last = self.last_step
-            kept = "there is none yet" if last is None else f"that of step {last}"
+            kept = f"that of step {self.last_step}" if self.last_step else "there is none yet"
             self._console.print(
                 f"step {loop.step} could not be saved: {self._files.newest}: "
                 f"{error.strerror or error}; training continues, the last good file is kept "

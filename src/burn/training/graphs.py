@@ -145,8 +145,7 @@ class StepGraph:
         """Run a step that is not recorded yet, or record it and run it."""
         run = partial(self._run, progress)
         parameters = list(self._method.parameters())
-        for parameter in parameters:
-            parameter.grad = None  # so that recorded gradients get memory of the graph's own
+        self._method.zero_grad()  # so that recorded gradients get memory of the graph's own
         self._output, self._gradients = None, []
         if self._warm < WARM_UP:
             self._warm += 1

@@ -167,7 +167,8 @@ def _train(
 
         def prepare() -> None:
             stack.enter_context(locked(out))
-            for remark in open_folder(out, run.described, resume=resume, overwrite=overwrite):
+            how = {"resume": resume, "overwrite": overwrite}
+            for remark in open_folder(out, run.plan, run.described, **how):
                 run.say(remark, "yellow")
 
         run.processes.run_on_main(prepare)

@@ -49,16 +49,13 @@ def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
     require_plugins(stored.get("plugins"), "method", METHODS, f"the run in {out}")
     require_plugins(stored.get("plugins"), "backbone", BACKBONES, f"the run in {out}")
     try:
-        return _plan_from(stored["plan"])
+        plan = stored["plan"]
+        return from_plain(RunPlan, {**plan, "recipe": Recipe.from_json(plan["recipe"])})
     except (KeyError, TypeError, UserError) as error:
         raise UserError(
             f"{out / RUN_FILE} was written by burn {str(stored.get('burn'))[:20]} and does not "
             f"fit burn {version('burn-ssl')}: {error}"
         ) from error
-
-
-def _plan_from(values: Mapping[str, Any]) -> RunPlan:
-    return from_plain(RunPlan, {**values, "recipe": Recipe.from_json(values["recipe"])})
 
 
 def describe_run(
@@ -184,7 +181,7 @@ def require_usable(out: Path, *, resume: bool, overwrite: bool, kind: str = PRET
 
 
 def open_folder(
-    out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool
+    out: Path, plan: RunPlan, described: dict[str, Any], *, resume: bool, overwrite: bool
 ) -> list[str]:
     """Prepare the folder of a run: check it, empty it or keep its run, and write run.json.
 
@@ -196,7 +193,7 @@ def open_folder(
     if (out / RUN_FILE).exists():
         if resume:
             stored = read_run_file(out)
-            remarks = _check_same(stored, described, out)
+            remarks = _check_same(stored, plan, described, out)
             now = {"resolved": described["resolved"], **stored}
             now |= {part: described[part] for part in PARTS}
             if json.loads(json.dumps(now)) != stored:  # places, length, or an earlier burn's
@@ -232,10 +229,12 @@ def _remove_run(out: Path) -> None:
             folder.rmdir()
 
 
-def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> list[str]:
+def _check_same(
+    stored: dict[str, Any], plan: RunPlan, described: dict[str, Any], out: Path
+) -> list[str]:
     """Return remarks on a resumed run, or raise UserError with its first difference."""
-    plan = _plan_of(stored, out)
-    stored = {**stored, "plan": _plain(plan)}
+    stored_plan = _plan_of(stored, out)
+    stored = {**stored, "plan": _plain(stored_plan)}
     old, now = (
         json.loads(json.dumps({p: run.get(p) for p in PARTS})) for run in (stored, described)
     )
@@ -247,10 +246,10 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
             f"{out} cannot be resumed with other settings: {difference}; leave the option out, or "
             "give another --out"
         )
-    data, now = described["data"], _plan_from(described["plan"])
+    data = described["data"]
     before, steps = (
         stage_steps(each.recipe, data["images"], max_steps=each.max_steps).total
-        for each in (plan, now)
+        for each in (stored_plan, plan)
     )
     if steps < before:
         raise UserError(

@@ -27,10 +27,9 @@ from burn.methods.shared.frozen import frozen_target
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest
 from burn.training.callbacks.checks import FiniteSteps, Guard
+from burn.training.callbacks.layers import Layers
 from burn.training.callbacks.monitor import (
     LEAST_IMAGES,
-    Gradients,
-    Layers,
     Monitor,
     OnlineKnn,
     unreadable_images,
@@ -42,7 +41,6 @@ from burn.training.graphs import CudaRecorder, StepGraph
 from burn.training.plan import Machine, monitor_interval
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.pretraining import Pretraining, pretraining_loop, stage_batches
-from burn.training.records.binary import BinaryLayers
 from burn.training.records.writer import Record
 from burn.training.run_dir import PARTS, VIEWS, difference_of_runs, read_run_file
 
@@ -56,7 +54,6 @@ class Stage:
         self._run, self._number, self._precision = run, number, precision
         self._out, self._stop = out, stop
         self._folder = out / f"stage{number}"
-        self._owner = f"{read_run_file(out).get('run')}, stage {number}"
 
     def train(self, weights: Mapping[str, torch.Tensor] | None) -> None:
         """Train the stage and write its checkpoint; without `weights` it begins as the run starts.
@@ -89,7 +86,8 @@ class Stage:
 
         processes.run_on_main(lambda: self._folder.mkdir(exist_ok=True))
         settings = {part: run.described[part] for part in PARTS}
-        files = ResumeFiles(self._folder, self._owner, settings, difference_of_runs, _as_now)
+        owner = f"{read_run_file(self._out).get('run')}, stage {self._number}"
+        files = ResumeFiles(self._folder, owner, settings, difference_of_runs, _as_now)
         saver = SaveResume(files, self._stop, machine.save_every, console)
         every = monitor_interval(machine.monitor_every, steps.total)
         views = self._out / VIEWS if self._number == 1 else None
@@ -102,10 +100,9 @@ class Stage:
             monitor,
         ]
         if processes.is_main:
-            callbacks.append(Gradients(every, method, record))
-            layers = BinaryLayers(method.backbone)
+            layers = Layers(every, method.backbone, record)
             if layers:
-                callbacks.append(Layers(every, layers, record))
+                callbacks.append(layers)
             labels = run.source.labels
             labelled = None if labels is None else labels[labels >= 0]
             if labelled is not None and len(labelled) >= LEAST_IMAGES and np.ptp(labelled) > 0:

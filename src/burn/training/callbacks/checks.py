@@ -48,7 +48,7 @@ class FiniteSteps(Callback):
         optimizer: Any = loop.optimizer
         optimizer.found_inf = None
         if not loop.learner.learned_in_step:
-            _drop(optimizer)  # the gradients are zero, since hardly any image was readable
+            optimizer.zero_grad()  # they are zero, since hardly any image was readable
             return
         step = loop.step + 1
         if _skips_by_itself(optimizer) and not loop.is_looked_at(step, self._every):
@@ -61,7 +61,7 @@ class FiniteSteps(Callback):
         if not self._processes.all_reduce_max(float(not finite)):
             return
         self._skip(loop, step, _what_is_not_finite(loop))
-        _drop(optimizer)
+        optimizer.zero_grad()  # to None, so that neither weights nor the optimizer's state change
         loop.learner.learned_in_step, loop.learner.output = False, None
 
     def on_end(self, loop: Loop[Pretraining]) -> None:
@@ -131,12 +131,6 @@ def _skips_by_itself(optimizer: torch.optim.Optimizer) -> bool:
     fused = getattr(optimizer, "_step_supports_amp_scaling", False)
     on_gpu = all(parameter.device.type == "cuda" for parameter in _parameters(optimizer))
     return fused and on_gpu and bool(optimizer.state)
-
-
-def _drop(optimizer: torch.optim.Optimizer) -> None:
-    """Remove all gradients, so that neither parameters nor the optimizer's state change."""
-    for parameter in _parameters(optimizer):
-        parameter.grad = None
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""Callbacks that measure a training run: its numbers, gradients, binary layers, kNN accuracy."""
+"""Callbacks that measure a training run: its numbers, gradients and kNN accuracy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from burn.data.view_config import ViewConfig
 from burn.evaluation.features import extract_features
 from burn.evaluation.knn import knn_accuracy
 from burn.learning.loop import Callback, Loop
-from burn.methods.base import Method
 from burn.runtime.distributed import Processes
 from burn.runtime.hardware import resident_bytes
 from burn.runtime.signals import StopRequest
 from burn.training.callbacks.checks import gradient_norms
 from burn.training.collapse import FeatureMonitor, TargetMonitor, effective_rank
 from burn.training.pretraining import Pretraining
-from burn.training.records.binary import BinaryLayers
 from burn.training.records.metrics import TERMS
 from burn.training.records.summary import WatchedKnn
 from burn.training.records.writer import Record
@@ -37,10 +35,10 @@ _KNN_IMAGES = 1000
 class Monitor(Callback):
     """Writes numbers about training, reports a collapse, and counts unreadable images.
 
-    The numbers are written every `every` optimizer steps and at the first and the last one. With
-    several processes they are computed from the main process's images only, but unreadable images
-    are counted in all of them. More of these than the share `max_bad` of the source end the run
-    with a UserError.
+    The numbers, and the norms of the gradients of a whole step, are written every `every` optimizer
+    steps and at the first and the last one. With several processes the numbers are computed from
+    the main process's images only, but unreadable images are counted in all of them. More of these
+    than the share `max_bad` of the source end the run with a UserError.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class Monitor(Callback):
         self._images = 0
         self._since = self._began = time.perf_counter()
         self._seconds_before = 0.0
-        self._learning_rate = 0.0
         self.unreadable: set[int] = set()  # positions of images that this process could not read
         self.last: dict[str, float] = {}  # the last numbers that were written
         self.knn: WatchedKnn | None = None  # the last one, which `OnlineKnn` sets
@@ -96,7 +93,10 @@ class Monitor(Callback):
         self._images = 0
 
     def on_before_step(self, loop: Loop[Pretraining]) -> None:
-        self._learning_rate = loop.optimizer.param_groups[0]["lr"]  # afterwards it is the next's
+        step, parts = loop.step + 1, loop.learner.method.parts()
+        looked_at = self._processes.is_main and loop.is_looked_at(step, self._every)
+        if looked_at and loop.learner.learned_in_step:
+            self._record.gradients(step, gradient_norms([part for part in parts if part.trained]))
 
     def on_end(self, loop: Loop[Pretraining]) -> None:
         self._record.close()
@@ -142,7 +142,7 @@ class Monitor(Callback):
         terms = {name: float(value) for name, value in output.terms.items()}
         numbers = {name: value for name, value in terms.items() if name in TERMS}
         self._record.terms(step, {n: value for n, value in terms.items() if n not in TERMS})
-        numbers["learning_rate"] = self._learning_rate
+        numbers["learning_rate"] = loop.learning_rate
         numbers["feature_std"] = float(output.features.float().std(dim=0).mean())
         numbers["effective_rank"] = effective_rank(output.features)
         numbers |= self.features.look(output.features, step)
@@ -155,57 +155,6 @@ class Monitor(Callback):
             if monitor.collapsed_at == step:
                 self._console.print(monitor.message(numbers), style="bold red")
         self._since, self._images = time.perf_counter(), 0
-
-
-class Gradients(Callback):
-    """Writes the norms of the gradients of each part, at the steps at which the monitor writes.
-
-    The gradients are those of a whole optimizer step, accumulated and averaged over the processes.
-    Only the main process uses this callback.
-    """
-
-    def __init__(self, every: int, method: Method, record: Record) -> None:
-        self._every, self._record = every, record
-        self._parts = [part for part in method.parts() if part.trained]
-
-    def on_before_step(self, loop: Loop[Pretraining]) -> None:
-        step = loop.step + 1
-        if loop.is_looked_at(step, self._every) and loop.learner.learned_in_step:
-            self._record.gradients(step, gradient_norms(self._parts))
-
-
-class Layers(Callback):
-    """Writes statistics of the binary layers at the end of every epoch and of the stage.
-
-    They are computed from images of every `every`-th step and of the last step of an epoch. Only
-    the main process uses this callback.
-    """
-
-    def __init__(self, every: int, layers: BinaryLayers, record: Record) -> None:
-        self._every, self._layers, self._record = every, layers, record
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._layers.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._layers.load_state_dict(state)
-
-    def on_batch_end(self, loop: Loop[Pretraining], batch: Batch) -> None:
-        if not loop.stepped:
-            return
-        step = loop.step
-        # Not in on_epoch_end: a resume file of the epoch's last step is written before that.
-        ends = loop.ends_epoch
-        if (ends or step % self._every == 0) and len(batch.indices):
-            self._layers.look(batch.views[0], loop.learner.autocast())
-        if not ends:
-            return
-        rows = self._layers.close()
-        self._record.layers(step, loop.epoch, rows)
-        flips = self._layers.share_of_flips(rows)
-        numbers = {} if flips is None else {"weight_flips": flips}
-        numbers["memory"] = memory(loop.device)
-        self._record.metrics(step, loop.epoch, numbers)
 
 
 class OnlineKnn(Callback):

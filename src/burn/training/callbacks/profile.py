@@ -58,8 +58,6 @@ class Profile(Callback):
             if isinstance(module, (FrozenTarget, MomentumTarget)):
                 self._watch(module, _TARGET)
         self._watch(loop.learner.method.backbone, _STUDENT)
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
 
     def on_epoch_start(self, loop: Loop[Pretraining]) -> None:
         self._mark = self._now()

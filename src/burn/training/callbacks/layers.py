@@ -15,18 +15,26 @@ import torch
 from torch import Tensor
 
 from burn.backbones.base import Backbone
-from burn.core.types import Precision
+from burn.core.types import Batch, Precision
 from burn.layers import BinaryConv2d
 from burn.layers.activation import per_channel
+from burn.learning.loop import Callback, Loop
+from burn.training.callbacks.monitor import memory
+from burn.training.pretraining import Pretraining
+from burn.training.records.writer import Record
 
 _MOST_IMAGES = 16
 
 
-class BinaryLayers:
-    """Counts signs in the binary layers of a backbone; it is false if there are none."""
+class Layers(Callback):
+    """Writes statistics of the binary layers at the end of every epoch and of the stage.
 
-    def __init__(self, backbone: Backbone) -> None:
-        self._backbone = backbone
+    They are computed from images of every `every`-th step and of the last step of an epoch. Only
+    the main process uses this callback, which is false if there are no such layers.
+    """
+
+    def __init__(self, every: int, backbone: Backbone, record: Record) -> None:
+        self._every, self._backbone, self._record = every, backbone, record
         self._layers = {
             name: layer
             for name, layer in backbone.named_modules()
@@ -50,6 +58,23 @@ class BinaryLayers:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._signs = {name: bits.cpu() for name, bits in state["signs"].items()}
         self._positive, self._pixels = dict(state["positive"]), dict(state["pixels"])
+
+    def on_batch_end(self, loop: Loop[Pretraining], batch: Batch) -> None:
+        if not loop.stepped:
+            return
+        step = loop.step
+        # Not in on_epoch_end: a resume file of the epoch's last step is written before that.
+        ends = loop.ends_epoch
+        if (ends or step % self._every == 0) and len(batch.indices):
+            self.look(batch.views[0], loop.learner.autocast())
+        if not ends:
+            return
+        rows = self.close()
+        self._record.layers(step, loop.epoch, rows)
+        flips = self.share_of_flips(rows)
+        numbers = {} if flips is None else {"weight_flips": flips}
+        numbers["memory"] = memory(loop.device)
+        self._record.metrics(step, loop.epoch, numbers)
 
     def look(self, images: Tensor, autocast: AbstractContextManager[Any]) -> None:
         """Add an eighth of a batch of images, at most 16 and at least one, to the window.
