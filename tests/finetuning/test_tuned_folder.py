@@ -116,7 +116,9 @@ def test_a_signal_stops_what_has_no_steps_at_once(where: str, place: Path, capsy
     monkeypatch.setattr(
         StopRequest, "__init__", lambda self, *each: (make(self, *each), made.append(self))[0]
     )
-    module = {"plain_features": "burn.finetuning.trainings", "test": "burn.finetuning.tested"}[where]
+    module = {"plain_features": "burn.finetuning.trainings", "test": "burn.finetuning.tested"}[
+        where
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(f"{module}.{where}", lambda *_: made[-1]._handle(signal.SIGINT, None))
         assert tune() == 130
