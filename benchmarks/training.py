@@ -56,7 +56,7 @@ from burn.methods.burn.settings import BurnConfig
 from burn.recipes.optim import OptimConfig
 from burn.runtime.compute import Compute, uses_bfloat16
 from burn.runtime.hardware import processor
-from burn.training.optim import build_optimizer
+from burn.training.pretraining import build_optimizer
 
 SIDE = 224
 PROGRESS = 0.5

@@ -15,7 +15,7 @@ import torch
 
 import burn.data.builtin.digits
 import burn.data.builtin.scenes
-import burn.training.callbacks.knn
+import burn.training.callbacks.monitor
 import threads
 import tiny
 from burn.data.base import Split
@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The monitor's kNN at the end of every epoch, on 1,000 images, would take a third of the tests'
 # hundreds of runs of a few steps.
-burn.training.callbacks.knn._KNN_IMAGES = 100
+burn.training.callbacks.monitor._KNN_IMAGES = 100
 
 
 # Files that take a quarter of a minute or more, the longest first: they begin before the others, so

@@ -15,7 +15,7 @@ from burn.core.errors import UserError
 from burn.core.files import locked, remove_unfinished
 from burn.core.inputs import open_regular
 from burn.recipes.registry import find_recipe
-from burn.runtime.ranks import require_alone
+from burn.runtime.launch import require_alone
 from reproduction.analyses.cost.training import CostOptions, training_costs
 from reproduction.analyses.folder import require_folder, save
 from reproduction.analyses.negatives import NegativesOptions, train_with_fewer_negatives

@@ -52,8 +52,8 @@ from burn.report.render.tables import number_name
 from burn.runtime.compute import Compute, Device
 from burn.training.plan import Machine, RunPlan
 from burn.training.records.summary import StageSummary
-from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.run import train_plan
+from burn.training.run_dir import VIEWS
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")

@@ -47,8 +47,7 @@ from burn.methods.registry import build_method
 from burn.recipes.optim import OptimConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
-from burn.training.batches import stage_batches
-from burn.training.optim import build_optimizer
+from burn.training.pretraining import build_optimizer, stage_batches
 
 _STUDENT = BackboneConfig(width=0.125, depths=(1, 1, 1, 1, 1), stage_strides=(2, 2, 2, 1))
 _BATCH = 32

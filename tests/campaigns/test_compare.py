@@ -36,9 +36,8 @@ from burn.methods.entries import METHODS
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render import plots
-from burn.training.plan import Machine
+from burn.training.plan import Machine, stage_steps
 from burn.training.pretraining import Pretraining
-from burn.training.steps import stage_steps
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 BATCH, BUDGET = 64, 4 * 64

@@ -17,7 +17,7 @@ from burn.evaluation.detection.detector import Images
 from burn.methods.registry import build_method
 from burn.runtime.distributed import Processes
 from burn.training import stage
-from burn.training.batches import stage_batches
+from burn.training.pretraining import stage_batches
 from networks import shallow_reactnet
 
 

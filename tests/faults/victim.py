@@ -14,7 +14,7 @@ import torch
 
 import burn.checkpoints.native
 import burn.methods.base
-import burn.training.callbacks.knn
+import burn.training.callbacks.monitor
 import burn.training.named
 import burn.training.stage
 from burn.core.errors import UserError
@@ -72,7 +72,7 @@ def arrange(moment: str) -> None:
     elif name == "between the two resume files":
         before(Path, "replace", second_rename)
     elif name == "evaluation":
-        before(burn.training.callbacks.knn, "knn_accuracy", strike)
+        before(burn.training.callbacks.monitor, "knn_accuracy", strike)
     elif name == "stage file half written":
         before(safetensors.torch, "save_file", strike)
     elif name == "hand-over":  # the stage's file is there, its description and clean-up are not

@@ -39,13 +39,13 @@ from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.configs import LinearConfig
 from burn.evaluation.fine_tuning import Tuner, Tuning, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
-from burn.finetuning.fit import _Metrics
 from burn.finetuning.job import class_weights
 from burn.finetuning.run import Finetuned, finetune
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
+from burn.finetuning.trainings import _Metrics
 from burn.learning.loop import Callback, Loop
+from burn.learning.threads import ThreadChooser
 from burn.runtime.signals import StopRequest
-from burn.runtime.threads import ThreadChooser
 from networks import shallow_reactnet, tiny_reactnet
 
 CONSOLE = Console(file=io.StringIO())
@@ -77,7 +77,7 @@ def save(
 def _quick_classifiers() -> Iterator[None]:
     """Classifiers of frozen features, which a run begins with, learn for 20 epochs, not 100."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("burn.finetuning.start.LinearConfig", partial(LinearConfig, epochs=20))
+        patch.setattr("burn.finetuning.trainings.LinearConfig", partial(LinearConfig, epochs=20))
         yield
 
 

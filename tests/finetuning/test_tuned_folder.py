@@ -66,7 +66,7 @@ def test_a_finished_run_is_neither_tested_again_nor_lost(place: Path, capsys):
 def test_results_of_other_protocols_are_not_the_runs_test(place: Path, capsys):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("burn.finetuning.tested.test", _full)
-        patch.setattr("burn.finetuning.fit._Metrics.seconds", 1000.0)
+        patch.setattr("burn.finetuning.trainings._Metrics.seconds", 1000.0)
         assert tune() == 2
     (place / "run/confusion.json").write_text("{}\n")  # as of `burn evaluate linear run --out run`
     of_linear = [replace(LINEAR, metric=metric) for metric in ("top1", "top5")]
@@ -116,7 +116,9 @@ def test_a_signal_stops_what_has_no_steps_at_once(where: str, place: Path, capsy
     monkeypatch.setattr(
         StopRequest, "__init__", lambda self, *each: (make(self, *each), made.append(self))[0]
     )
-    module = {"plain_features": "burn.evaluation.cache", "test": "burn.finetuning.tested"}[where]
+    module = {"plain_features": "burn.finetuning.trainings", "test": "burn.finetuning.tested"}[
+        where
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(f"{module}.{where}", lambda *_: made[-1]._handle(signal.SIGINT, None))
         assert tune() == 130

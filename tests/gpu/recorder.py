@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from burn.training.graphs import CudaRecorder
+
 
 class NotRecorded(AssertionError):
     """A step that a CUDA graph cannot record: it waits, or copies between GPU and CPU."""
@@ -65,7 +67,7 @@ def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-class PretendedRecorder:
+class PretendedRecorder(CudaRecorder):
     """Records on the pretended GPU, where recording also executes.
 
     Attributes:

@@ -20,11 +20,10 @@ from burn.core.types import Batch
 from burn.layers.sync_norm import synchronize_norms
 from burn.methods.base import Method
 from burn.runtime.distributed import Processes
-from burn.training.callbacks.finite import FiniteSteps
-from burn.training.callbacks.guard import GradientFlowGuard, Guard
-from burn.training.graphs import Recorder, StepGraph
+from burn.training.callbacks.checks import FiniteSteps, Guard
+from burn.training.graphs import CudaRecorder, StepGraph
+from burn.training.plan import StageSteps
 from burn.training.pretraining import Pretraining, pretraining_loop
-from burn.training.steps import StageSteps
 from method_checks import views
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
@@ -68,7 +67,7 @@ class Run:
         synchronize: bool = False,
         every: int = 50,
         count: int = 8,
-        recorder: Recorder | None = None,
+        recorder: CudaRecorder | None = None,
         num_steps: int = 100,
         per_epoch: int = 100,
     ) -> None:
@@ -88,7 +87,7 @@ class Run:
         self.loop = pretraining_loop(self.learner, loader, recipe, steps, processes)
         self.console = Console(file=self.said, width=1000)
         self.finite = FiniteSteps(tolerated, every, processes, self.console)
-        self.loop.callbacks = [self.finite, Guard(GradientFlowGuard(method.parts()))]
+        self.loop.callbacks = [self.finite, Guard(method.parts())]
 
     def step(
         self, spoil: Callable[[Tensor], Tensor] = lambda loss: loss, *, missing: int = 0

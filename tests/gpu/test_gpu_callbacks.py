@@ -14,9 +14,8 @@ from steps import Run, build
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.runtime.signals import StopRequest
-from burn.training.callbacks.knn import OnlineKnn
-from burn.training.callbacks.monitor import Gradients, Layers, Monitor
-from burn.training.records.binary import BinaryLayers
+from burn.training.callbacks.layers import Layers
+from burn.training.callbacks.monitor import Monitor, OnlineKnn
 from burn.training.records.metrics import read_metrics
 from burn.training.records.writer import Record
 
@@ -25,12 +24,12 @@ EPOCH = 6  # steps
 # At a measured step: each term of the loss, each part's gradient, and each number of the features
 # and of the target.
 MEASURED = {
-    "finite.on_before_step": 1, "guard.<dictcomp>": 4, "monitor.<dictcomp>": 3,
+    "checks.on_before_step": 1, "checks.<dictcomp>": 4, "monitor.<dictcomp>": 3,
     "monitor.on_batch_end": 1, "collapse.effective_rank": 4, "collapse.look": 1,
     "collapse.close": 3,
 }  # fmt: skip
 # At an epoch's end: each of four layers' signs, and two numbers of its activations.
-LAYERS = {"binary._packed": 4, "binary._rows": 8}
+LAYERS = {"layers._packed": 4, "layers.close": 8}
 
 
 @pytest.fixture
@@ -51,8 +50,7 @@ def run_with_monitors(folder: Path) -> tuple[Run, Monitor, Record]:
     run.loop.callbacks = [
         *run.loop.callbacks,
         monitor,
-        Gradients(EVERY, method, record),
-        Layers(EVERY, BinaryLayers(method.backbone), record),
+        Layers(EVERY, method.backbone, record),
     ]
     for callback in run.loop.callbacks:
         callback.on_start(run.loop)
@@ -68,7 +66,7 @@ def test_only_measured_steps_wait(gpu: Gpu, tmp_path: Path):
         run.step()
         found[step] = gpu.kernels - before, dict(gpu.waits)
     waits = {step: waits for step, (_, waits) in found.items()}
-    assert set(waits[1]) == {*MEASURED, "guard.<genexpr>"}
+    assert set(waits[1]) == {*MEASURED, "checks.<genexpr>"}
     assert {step: waits[step] for step in range(2, 9)} == {
         2: {}, 3: {}, 4: MEASURED, 5: {}, 6: LAYERS, 7: {}, 8: MEASURED
     }  # fmt: skip

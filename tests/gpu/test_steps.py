@@ -83,7 +83,7 @@ NETWORKS = {
 OPTIMIZERS = {
     "sgd": Step(376),
     "adam": Step(384),
-    "lars": Step(539, waits={"finite.on_before_step": 1}),
+    "lars": Step(539, waits={"checks.on_before_step": 1}),
 }
 
 
@@ -212,7 +212,7 @@ def test_an_optimizer_that_cannot_skip_by_itself_is_waited_for(optim: str, numbe
         before = run.weights()
         gpu.waits.clear()
         run.step(infinite)
-        assert gpu.waits["finite.on_before_step"] == 1
+        assert gpu.waits["checks.on_before_step"] == 1
         assert f"step {number + 1} is skipped" in run.said.getvalue()
         assert all(torch.equal(tensor, before[name]) for name, tensor in run.weights().items())
         run.step()

@@ -13,7 +13,7 @@ from burn.runtime.distributed import Processes
 from burn.runtime.gpu import describe_arithmetic, gpu_arithmetic, gpu_failures_named
 from burn.training import run as training
 from burn.training.plan import Machine
-from burn.training.preflight import smaller_batch
+from burn.training.prepared import smaller_batch
 from burn.training.run_dir import describe_machine
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

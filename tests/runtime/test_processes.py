@@ -6,7 +6,7 @@ import torch
 
 from burn.core.errors import UserError
 from burn.runtime.distributed import Processes
-from burn.runtime.ranks import ranks
+from burn.runtime.launch import ranks
 
 CPU = torch.device("cpu")
 

@@ -26,7 +26,7 @@ from burn.runtime.distributed import Processes
 from burn.training import run, stage
 from burn.training.graphs import WARM_UP, CudaRecorder, StepGraph
 from burn.training.plan import Machine, RunPlan
-from burn.training.preflight import check_gpu_options
+from burn.training.prepared import check_gpu_options
 from method_checks import views
 from networks import shallow_reactnet
 
@@ -80,7 +80,7 @@ def test_a_command_on_a_cpu_ends_before_it_begins(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
-class OnCpu:
+class OnCpu(CudaRecorder):
     """Replays by running the function, with gradients at the same place as a graph's.
 
     Attributes:

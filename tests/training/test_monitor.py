@@ -10,7 +10,7 @@ from torch import nn
 
 from burn.core.errors import GradientFlowError
 from burn.core.types import Part
-from burn.training.callbacks.guard import GradientFlowGuard, Guard, gradient_norms
+from burn.training.callbacks.checks import Guard, gradient_norms
 from burn.training.collapse import FeatureMonitor, TargetMonitor, effective_rank
 
 
@@ -27,16 +27,16 @@ def test_guard_passes_when_every_part_does_what_it_should():
     first, second = two_layers()
     first.requires_grad_(False)
     backward(first, second)
-    guard = GradientFlowGuard([Part("first", first, False), Part("second", second, True)])
+    guard = Guard([Part("first", first, False), Part("second", second, True)])
     guard.check({"second"}, step=1)
-    assert guard.done
+    assert not guard.pending
 
 
 def test_guard_names_a_part_that_receives_no_gradient():
     first, second = two_layers()
     first.requires_grad_(False)
     backward(first, second)
-    guard = GradientFlowGuard([Part("first", first, True), Part("second", second, True)])
+    guard = Guard([Part("first", first, True), Part("second", second, True)])
     with pytest.raises(GradientFlowError, match="first is meant to learn but received no gradient"):
         guard.check({"first", "second"}, step=1)
 
@@ -45,7 +45,7 @@ def test_guard_names_a_single_parameter_that_is_cut_off():
     first, second = two_layers()
     first.bias.requires_grad_(False)
     backward(first, second)
-    guard = GradientFlowGuard([Part("first", first, True)])
+    guard = Guard([Part("first", first, True)])
     with pytest.raises(GradientFlowError, match="bias received no gradient"):
         guard.check({"first"}, step=1)
 
@@ -53,7 +53,7 @@ def test_guard_names_a_single_parameter_that_is_cut_off():
 def test_guard_names_a_frozen_part_that_receives_a_gradient():
     first, second = two_layers()
     backward(first, second)
-    guard = GradientFlowGuard([Part("first", first, False)])
+    guard = Guard([Part("first", first, False)])
     with pytest.raises(GradientFlowError, match="first is frozen but received a gradient"):
         guard.check(set(), step=1)
 
@@ -64,18 +64,18 @@ def test_guard_stops_zero_and_non_finite_gradients(value: float, message: str):
     for parameter in first.parameters():
         parameter.grad = torch.full_like(parameter, value)
     with pytest.raises(GradientFlowError, match=message):
-        GradientFlowGuard([Part("first", first, True)]).check({"first"}, step=1)
+        Guard([Part("first", first, True)]).check({"first"}, step=1)
 
 
 def test_guard_lets_a_part_of_an_earlier_stage_have_zero_gradients():
     first, _ = two_layers()
-    guard = GradientFlowGuard([Part("first", first, True)], continued=True)
+    guard = Guard([Part("first", first, True)], continued=True)
     with pytest.raises(GradientFlowError, match="received no gradient"):
         guard.check({"first"}, step=1)
     for parameter in first.parameters():
         parameter.grad = torch.zeros_like(parameter)
     guard.check({"first"}, step=1)
-    assert guard.done
+    assert not guard.pending
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_a_part_that_was_checked_may_have_no_gradient_when_a_stage_is_resumed(
 ):
     """A classifier that has collapsed stops no run that goes on."""
     first, _ = two_layers()
-    callback = Guard(guard := GradientFlowGuard([Part("first", first, True)]))
-    assert callback.state_dict() == {"pending": ["first"]}
+    guard = Guard([Part("first", first, True)])
+    assert guard.state_dict() == {"pending": ["first"]}
     if pending is not None:
-        callback.load_state_dict({"pending": pending})
-    callback.on_start(cast(Any, SimpleNamespace(step=step)))
+        guard.load_state_dict({"pending": pending})
+    guard.on_start(cast(Any, SimpleNamespace(step=step)))
     for parameter in first.parameters():
         parameter.grad = torch.zeros_like(parameter)
     refused = pytest.raises(GradientFlowError, match="gradient is zero")
@@ -106,11 +106,11 @@ def test_a_part_that_was_checked_may_have_no_gradient_when_a_stage_is_resumed(
 
 def test_guard_waits_for_a_part_that_the_loss_does_not_reach_yet():
     first, second = two_layers()
-    guard = GradientFlowGuard([Part("first", first, True), Part("second", second, True)])
+    guard = Guard([Part("first", first, True), Part("second", second, True)])
     second.weight.grad = torch.ones_like(second.weight)
     second.bias.grad = torch.ones_like(second.bias)
     guard.check({"second"}, step=1)
-    assert not guard.done
+    assert guard.pending
     with pytest.raises(GradientFlowError, match="at step 7: first"):
         guard.check({"first", "second"}, step=7)
 

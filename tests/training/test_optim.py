@@ -12,7 +12,7 @@ from torch import nn
 from burn.core.errors import UserError
 from burn.core.types import Part
 from burn.recipes.optim import OptimConfig
-from burn.training.optim import build_optimizer, parameter_groups
+from burn.training.pretraining import build_optimizer, parameter_groups
 
 
 def parts() -> list[Part]:

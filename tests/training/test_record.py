@@ -24,9 +24,9 @@ from burn.methods.simclr.method import Simclr
 from burn.report.load.gather import gather
 from burn.report.page import build_page
 from burn.runtime.hardware import resident_bytes, source_commit
+from burn.training.plan import monitor_interval
 from burn.training.pretraining import Pretraining
 from burn.training.records.metrics import read_metrics
-from burn.training.steps import monitor_interval
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

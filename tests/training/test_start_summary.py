@@ -22,7 +22,7 @@ from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.training import start_summary as start
 from burn.training.callbacks.progress import ProgressBar
-from burn.training.steps import StageSteps, stage_steps
+from burn.training.plan import StageSteps, stage_steps
 
 
 def photos(folder: Path, count: int) -> Path:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from burn.learning.threads import Threads
-from burn.runtime.threads import ThreadChooser
+from burn.learning.threads import ThreadChooser, Threads
 from burn.training.plan import Machine
 from burn.training.stage import stage_chooser
 

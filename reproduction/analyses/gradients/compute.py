@@ -27,9 +27,8 @@ from burn.methods.burn.method import Burn
 from burn.methods.registry import build_method
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import Device, torch_device, uses_bfloat16
-from burn.training.batches import stage_batches
-from burn.training.optim import build_optimizer
-from burn.training.steps import stage_steps
+from burn.training.plan import stage_steps
+from burn.training.pretraining import build_optimizer, stage_batches
 from reproduction.analyses.rows import Row
 
 # Columns of a row; those of _AT_TIMES may be None.

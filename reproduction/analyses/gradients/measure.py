@@ -17,7 +17,7 @@ from burn.core.inputs import read_json, read_text
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import uses_bfloat16
 from burn.runtime.signals import StopRequest
-from burn.training.steps import stage_steps
+from burn.training.plan import stage_steps
 from reproduction.analyses.folder import require_folder, save
 from reproduction.analyses.options import GradientOptions
 from reproduction.analyses.rows import Row, from_csv, to_csv

@@ -26,7 +26,7 @@ from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render.ablations import ablation_markdown
 from burn.runtime.bounds import require_within
-from burn.runtime.ranks import require_alone
+from burn.runtime.launch import require_alone
 from burn.training.plan import RunPlan
 
 _NEEDS_LABELLED = "labelled-teacher"

@@ -27,7 +27,7 @@ from burn.recipes.registry import DEFAULT, RECIPES, find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render.tables import comparison_markdown
 from burn.runtime.bounds import require_within
-from burn.runtime.ranks import require_alone
+from burn.runtime.launch import require_alone
 from burn.training.plan import RunPlan
 
 Family = Literal["small", "photos", "imagenet", "imagenet100"]

@@ -28,7 +28,7 @@ from burn.evaluation.linear import run_linear
 from burn.recipes.registry import find_recipe
 from burn.report.render.plots import demo_picture
 from burn.runtime.compute import Device
-from burn.runtime.ranks import require_alone
+from burn.runtime.launch import require_alone
 from burn.training.plan import Machine, RunPlan
 from burn.training.run import train_plan
 

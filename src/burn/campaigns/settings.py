@@ -14,8 +14,7 @@ from burn.methods.entries import METHODS, MODELS
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
 from burn.runtime.cluster import require_address
-from burn.training.plan import Machine
-from burn.training.steps import stage_steps
+from burn.training.plan import Machine, stage_steps
 
 # Networks that a campaign does not train, but evaluates for reference.
 RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"

@@ -33,7 +33,7 @@ from burn.evaluation.checks import are_numbers
 from burn.evaluation.configs import EvaluationCompute
 from burn.evaluation.forward import Forward, packed_forward
 from burn.runtime.compute import Device, default_workers, torch_device, uses_bfloat16
-from burn.runtime.ranks import ranks
+from burn.runtime.launch import ranks
 
 _LOST = 5  # least size of a class whose loss is an error; a rare class may lose all its images
 _MOST_NAMES = 1000  # class names to write in each line of results.jsonl; ImageNet's take 10 kB

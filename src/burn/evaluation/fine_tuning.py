@@ -16,9 +16,8 @@ from burn.core.types import Batch
 from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, Transform
 from burn.learning.loop import Callback, Learner, Loop
-from burn.learning.threads import Threads
+from burn.learning.threads import ThreadChooser, Threads
 from burn.runtime.distributed import Processes
-from burn.runtime.threads import ThreadChooser
 
 
 @dataclass(frozen=True)

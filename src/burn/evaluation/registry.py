@@ -27,7 +27,7 @@ from burn.evaluation.checks import open_labelled
 from burn.evaluation.configs import Request
 from burn.evaluation.entries import PROTOCOLS, Images
 from burn.runtime.compute import torch_device
-from burn.runtime.ranks import ranks, require_alone
+from burn.runtime.launch import ranks, require_alone
 from burn.runtime.signals import StopsAreErrors, interrupted, signals_raise
 
 if TYPE_CHECKING:

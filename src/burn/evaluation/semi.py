@@ -37,8 +37,8 @@ from burn.evaluation.fine_tuning import Tuner, TuningPlan
 from burn.evaluation.linear_layer import new_head, right_answers, top_k
 from burn.evaluation.progress import progress_bar
 from burn.learning.loop import Callback, Loop
+from burn.learning.threads import thread_chooser
 from burn.runtime.signals import interrupted
-from burn.runtime.threads import thread_chooser
 
 _HELD_OUT = 0.2  # share of the labelled images on which the learning rates are chosen
 _DIVERGED = (None, None, None, None)

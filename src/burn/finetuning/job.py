@@ -1,4 +1,4 @@
-"""What all parts of a fine-tuning share: the network, the images, the settings."""
+"""What all parts of a fine-tuning share: the networks, the images, the settings."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ from torch import Tensor, nn
 from burn.backbones.base import Backbone
 from burn.checkpoints.classifier import fingerprint
 from burn.checkpoints.labels import labels_behind
+from burn.core.errors import UserError
 from burn.core.schedule import learning_rate_factor
+from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.loader import random_views
 from burn.data.splits import Subset, hold_out
 from burn.data.view_config import ViewConfig
 from burn.evaluation.context import EvaluationContext, Model, open_context, open_model
+from burn.evaluation.features import extract_features
 from burn.evaluation.fine_tuning import Tuner, TuningPlan
 from burn.finetuning.folder import KIND
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
-from burn.finetuning.start import SoftLabels
+from burn.learning.threads import thread_chooser
+from burn.runtime.compute import uses_bfloat16
 from burn.runtime.signals import StopRequest
-from burn.runtime.threads import thread_chooser
 
 HELD_OUT = 0.2  # share of the training images on which the learning rates are chosen
 _WARMUP = 0.05  # share of the steps in which the learning rates rise linearly
+_LARGEST_TEACHER = 224
 
 
 class Stopped(Exception):
@@ -43,6 +47,55 @@ class Stopped(Exception):
 
 
 Answers = Callable[[Tensor], Tensor]  # from views to scores
+
+
+class SoftLabels:
+    """A float network that teaches `start`: it answers with classes of the labelled images."""
+
+    def __init__(self, config: FinetuneConfig, start: Model, device: torch.device) -> None:
+        assert config.teacher is not None
+        self.model = open_model(config.teacher, fresh=False, seed=0)
+        backbone = self.model.backbone
+        self.size = config.teacher_size or _default_size(self.model, start)  # pixels
+        if backbone.fixed_size not in (None, self.size):
+            raise UserError(
+                f"--teacher-size {self.size}: {config.teacher} needs {backbone.fixed_size} pixels"
+            )
+        self.backbone = backbone.to(device).requires_grad_(False).eval()
+        self._bfloat16 = uses_bfloat16("auto", "cuda" if device.type == "cuda" else "cpu")
+        dtype = torch.bfloat16 if self._bfloat16 else torch.float32
+        self._features = self.backbone.folded(dtype) or self.backbone
+
+    def features(self, source: Source, workers: int) -> Features:
+        views = replace(self.model.views, size=self.size, resize=None)
+        return extract_features(
+            self.backbone, source, views, workers=workers, bfloat16=self._bfloat16
+        )
+
+    def answers(self, layer: nn.Linear) -> Answers:
+        """Return the function from views to scores by a linear classifier on its features."""
+        device = next(self.backbone.parameters()).device
+        layer = layer.to(device).requires_grad_(False)
+
+        def scores(views: Tensor) -> Tensor:
+            with torch.no_grad():
+                with torch.autocast(device.type, torch.bfloat16, enabled=self._bfloat16):
+                    features = self._features(views)
+                return layer(features.float())
+
+        return scores
+
+
+def _default_size(teacher: Model, start: Model) -> int:
+    if teacher.backbone.fixed_size is not None:
+        return teacher.backbone.fixed_size
+    recipe: Any = (start.meta or {}).get("recipe")
+    size = recipe.get("teacher_size") if isinstance(recipe, dict) else None
+    if isinstance(size, int) and 8 <= size <= 4096:
+        return size
+    if teacher.training is not None:
+        return teacher.views.size
+    return max(start.views.size, min(2 * start.views.size, _LARGEST_TEACHER))
 
 
 class Job:
@@ -141,10 +194,20 @@ class Job:
     def steps(self, source: Subset, epochs: int) -> int:
         return epochs * max(1, len(source) // self.config.batch_size)
 
-    def plan(self, source: Subset, epochs: int, lr: float, head_lr: float) -> TuningPlan:
-        config = self.config
+    def tuner(
+        self,
+        backbone: Backbone,
+        head: nn.Linear,
+        source: Subset,
+        epochs: int,
+        lr: float,
+        head_lr: float,
+        answers: Answers | None,
+    ) -> Tuner:
+        """Return a training of a network and a classifier, which it changes in place."""
+        config, views, seed = self.config, self.views(), self.request.seed
         weights = class_weights(source, config.class_weights)
-        return TuningPlan(
+        plan = TuningPlan(
             epochs=epochs,
             batch_size=config.batch_size,
             lr=lr,
@@ -159,17 +222,6 @@ class Job:
             kl=config.kl,
             temperature=config.temperature,
         )
-
-    def tuner(
-        self,
-        backbone: Backbone,
-        head: nn.Linear,
-        source: Subset,
-        plan: TuningPlan,
-        answers: Answers | None,
-    ) -> Tuner:
-        """Return a training of a network and a classifier, which it changes in place."""
-        views, seed = self.views(), self.request.seed
         theirs: Sequence[ViewConfig] = ()
         if self.teacher is not None and self.teacher.size != views.size:
             theirs = (replace(views, size=self.teacher.size, resize=None),)

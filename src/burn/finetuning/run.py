@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, Any
@@ -22,9 +20,9 @@ from burn.data.base import Source
 from burn.data.checks import require_outside
 from burn.evaluation.checks import open_labelled
 from burn.finetuning.folder import KIND, TunedFolder
-from burn.finetuning.settings import FinetuneConfig, FinetuneRequest, epochs_in_words
+from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
 from burn.runtime.compute import goes_on_in, torch_device, uses_bfloat16
-from burn.runtime.ranks import require_alone
+from burn.runtime.launch import require_alone
 from burn.runtime.signals import StopRequest, StopsAreErrors
 
 if TYPE_CHECKING:
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
     from burn.evaluation.context import Model
     from burn.evaluation.fine_tuning import Tuner
     from burn.finetuning.job import Job
-
-Show = Callable[[Sequence[Result], Sequence[str]], None]
+    from burn.finetuning.tested import Show
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,9 @@ def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:
 
     trained = folder.checkpoint.is_file()
     if not trained:
-        _train(job, folder)
+        from burn.finetuning.trainings import train
+
+        _write(job, folder, *train(job, folder))
     tuned = load_checkpoint(folder.checkpoint)
     folder.require_own(tuned)
     if trained:
@@ -153,76 +152,6 @@ def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:
     with job.stop.at_once():
         results, notes, classifier = test(job, folder, tuned, show)
     return Finetuned(results, notes, classifier, folder.checkpoint)
-
-
-def _train(job: Job, folder: TunedFolder) -> None:
-    from burn.evaluation.cache import plain_features
-    from burn.finetuning.fit import fit
-    from burn.finetuning.progress import TuningProgress
-    from burn.finetuning.start import accuracy, linear_start
-    from burn.finetuning.trials import best_of, choose, has_finite_scores
-
-    config, seed = job.config, job.request.seed
-    _say_plan(job)
-    taught = None
-    with job.stop.at_once():
-        features = plain_features(job.frozen, "train", job.console)
-        if job.teacher is not None:
-            taught = job.teacher.features(job.train, job.workers)
-    linear = linear_start(features, job.learn, seed)
-    frozen = accuracy(linear, features, job.held)
-    said = f"linear classifier on the frozen network: {frozen:.1f} % of the held-out images"
-    if taught is not None:
-        teacher_classifier = linear_start(taught, job.learn, seed)
-        teacher_accuracy = accuracy(teacher_classifier, taught, job.held)
-        said += f", on the teacher: {teacher_accuracy:.1f} %"
-    job.console.print(said, highlight=False)
-    with TuningProgress(job.console, job.all_steps) as progress:
-        answers = None
-        if config.trials and job.teacher is not None and taught is not None:
-            answers = job.teacher.answers(teacher_classifier)
-        trials = choose(job, folder, linear, answers, progress)
-        best = best_of(trials) if trials else None
-        lr = best["lr"] if best else config.lrs[0]
-        head_lr = best["head_lr"] if best else config.head_lrs[0]
-        head = linear_start(features, job.train, seed)
-        if job.teacher is not None and taught is not None:
-            answers = job.teacher.answers(linear_start(taught, job.train, seed))
-        backbone = copy.deepcopy(job.model.backbone)
-        plan = job.plan(job.train, config.epochs, lr, head_lr)
-        tuner = job.tuner(backbone, head.to(job.device), job.train, plan, answers)
-        seconds = fit(job, folder, tuner, progress)
-        if not has_finite_scores(job, features.positions, backbone, head):
-            raise UserError(
-                "fine-tuning diverged, and no network was saved: give lower --lrs with --overwrite"
-            )
-    about = {
-        "start": job.start,
-        "settings": asdict(config),
-        "lr": lr,
-        "head_lr": head_lr,
-        "linear": round(frozen, 4),
-        "held_out": len(job.held),
-        "trials": trials,
-        "calibration": best["calibration"] if best else 1.0,
-        "teacher": job.described["teacher"],
-        "test": job.described["test"],
-        "unreadable": sorted(tuner.unreadable),
-    }
-    _write(job, folder, tuner, head, about, seconds)
-
-
-def _say_plan(job: Job) -> None:
-    config, learn = job.config, len(job.learn)
-    text = f"fine-tuning {job.model.name} on {len(job.train):,} images"
-    if config.trials:
-        text += (
-            f": {config.trials} trials of {epochs_in_words(config.trial_epochs)} on {learn:,} of "
-            f"them choose the learning rates on the other {len(job.held):,}, then"
-        )
-    else:
-        text += ":"
-    job.console.print(f"{text} {epochs_in_words(config.epochs)} on all", highlight=False)
 
 
 def _write(

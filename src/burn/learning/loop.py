@@ -35,15 +35,10 @@ class Learner(nn.Module):
     """Networks and their loss. DistributedDataParallel wraps it, so `forward` is a whole pass."""
 
     def forward(self, batch: Any, progress: float) -> Tensor | None:
-        """Return the loss of a micro-batch.
+        """Return the loss of a micro-batch that is on the device, a scalar.
 
-        Args:
-            batch: The micro-batch, on the device.
-            progress: Share of the optimizer steps that have been done, in [0, 1].
-
-        Returns:
-            A scalar. A single process may return None, for a batch that has too few images to
-            learn from.
+        `progress` is the share of the optimizer steps that have been done, in [0, 1]. A single
+        process may return None, for a batch that has too few images to learn from.
         """
         raise NotImplementedError
 
@@ -136,6 +131,7 @@ class Loop(Generic[LearnerT]):
         self.processes, self.device = processes, processes.device
         self.callbacks: Sequence[Callback] = ()  # told of the events, in this order
         self.step = self.batches = 0  # optimizer steps, and micro-batches, so far
+        self.learning_rate = 0.0  # of the optimizer's first group in the last step
         self.stepped = False  # whether the last micro-batch completed an optimizer step
         self.should_stop = False  # set by a callback to end the loop after this micro-batch
         self.replanned_at: list[int] = []  # steps from which a longer training was planned anew
@@ -219,6 +215,7 @@ class Loop(Generic[LearnerT]):
 
     def _step(self) -> None:
         progress = self.progress
+        self.learning_rate = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         self.learner.after_step(progress)
         self.step += 1
@@ -239,11 +236,12 @@ class Loop(Generic[LearnerT]):
 
         Every process must call this, since callbacks may communicate.
         """
-        states = [(type(callback).__name__, callback.state_dict()) for callback in self.callbacks]
-        states_by_name = {name: state for name, state in states if state}
-        assert len(states_by_name) == sum(bool(state) for _, state in states), (
-            "two callbacks of one name"
-        )
+        states_by_name: dict[str, Any] = {}
+        for callback in self.callbacks:
+            if state := callback.state_dict():
+                name = type(callback).__name__
+                assert name not in states_by_name, "two callbacks of one name"
+                states_by_name[name] = state
         # Some names are those of files that Lightning's Trainer wrote, which are read, too.
         return {
             "state_dict": self.learner.weights(),
@@ -260,10 +258,8 @@ class Loop(Generic[LearnerT]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned, perhaps of a shorter training.
 
-        Raises:
-            UserError: The loader refuses its state.
-            LookupError, RuntimeError, TypeError, ValueError: It is the state of something else. The
-                loop must not be used then.
+        UserError says that the loader refuses its state. LookupError, RuntimeError, TypeError and
+        ValueError say that it is that of something else; the loop must not be used then.
         """
         step, batches = state["global_step"], state["batches"]
         if not (type(step) is type(batches) is int and 0 < step <= min(batches, self.num_steps)):
@@ -284,5 +280,6 @@ class Loop(Generic[LearnerT]):
             self.replanned_at.append(self.step)
         self._set_learning_rates()  # the optimizer has those of the plan of then
         for callback in self.callbacks:
-            if type(callback).__name__ in state["callbacks"]:
-                callback.load_state_dict(state["callbacks"][type(callback).__name__])
+            name = type(callback).__name__
+            if name in state["callbacks"]:
+                callback.load_state_dict(state["callbacks"][name])

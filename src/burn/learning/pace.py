@@ -55,16 +55,12 @@ class Pace:
             return None
         return (self._total if self._count > _KEPT else self._sum()) / self._count
 
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        """Least and greatest seconds per batch to expect, or None before there are enough batches.
+    def _bounds(self, seconds: float) -> tuple[float, float]:
+        """Return the least and the greatest seconds per batch to expect; `seconds` are the mean.
 
         The newest batches are cut into four parts, whose means show how much the speed changes; n
         batches that are alike may still differ from the later ones by a share of 1/√n.
         """
-        seconds = self.seconds
-        if seconds is None:
-            return None
         most, times = self._most(), list(self._newest)
         size = math.ceil(len(times) / _PARTS)
         parts = (times[start : start + size] for start in range(0, len(times), size))
@@ -78,10 +74,10 @@ class Pace:
         It is a range until the speed was the same for so long that one number says what to expect,
         and again when the speed changes.
         """
-        seconds, bounds = self.seconds, self.bounds
-        if seconds is None or bounds is None:
+        seconds = self.seconds
+        if seconds is None:
             return None
-        least, most = bounds
+        least, most = self._bounds(seconds)
         self._settled = most <= least * (_UNSETTLED if self._settled else _SETTLED)
         if self._settled:
             return time_left(seconds * batches)

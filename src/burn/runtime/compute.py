@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from burn.core.errors import UserError
 from burn.runtime.hardware import cores, is_intel
-from burn.runtime.ranks import ranks
+from burn.runtime.launch import ranks
 
 if TYPE_CHECKING:
     import torch
@@ -20,9 +20,7 @@ def torch_device(device: Device) -> torch.device:
     """Return the device of that name; auto is CUDA where there is a CUDA device, otherwise the CPU.
 
     Of several CUDA devices, a process that torchrun started uses the one of its local rank.
-
-    Raises:
-        UserError: There is no CUDA device, or fewer than processes on this machine.
+    UserError says that there is none, or fewer than processes on this machine.
     """
     import torch
 
@@ -50,9 +48,6 @@ def uses_bfloat16(compute: Compute, device: Device) -> bool:
     A CPU must have AMX with bfloat16, or AVX-512 with bfloat16 and not be Intel's, and PyTorch must
     use AVX-512 on it, which ATEN_CPU_CAPABILITY can forbid. The environment variable BURN_COMPUTE,
     float32 or bfloat16, says what auto means whatever the hardware.
-
-    Raises:
-        UserError: The device is not there, or BURN_COMPUTE is another word.
     """
     if compute != "auto":
         return compute == "bfloat16"
@@ -80,11 +75,7 @@ def default_workers(device: Device, processes: int = 1) -> int:
     """Return the number of data-loader workers of each process, in training and in evaluation.
 
     With GPUs, all cores load images, by at most 16 workers of a process; on a CPU half of the cores
-    do, and the other half computes.
-
-    Args:
-        device: Where the networks run.
-        processes: Number of processes that share this machine, of one job or of a campaign.
+    do, and the other half computes. `processes` share this machine, of one job or of a campaign.
     """
     cuda = torch_device(device).type == "cuda"
     return min(16, max(1, cores() // processes)) if cuda else max(1, cores() // 2 // processes)

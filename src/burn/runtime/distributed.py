@@ -1,6 +1,6 @@
 """Several processes that share one job, on one machine or many, or a single process.
 
-The environment says which process is which: see `burn.runtime.ranks`.
+The environment says which process is which: see `burn.runtime.launch`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +22,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from burn.core.errors import ReportedByMain, UserError
-from burn.runtime.ranks import ranks
+from burn.runtime.launch import ranks
 
 T = TypeVar("T")
 
@@ -88,6 +88,10 @@ class Processes:
     def is_main(self) -> bool:
         """True in the process that writes and prints, which is the first."""
         return self.rank == 0
+
+    def share(self, batch: Sequence[Any]) -> Sequence[Any]:
+        """Return this process's part of a batch."""
+        return batch[self.rank :: self.count]
 
     def wrap(self, module: nn.Module) -> Any:
         """Return the module with its gradients averaged over the processes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -11,24 +12,25 @@ import tomllib
 from pathlib import Path
 
 
+def _told(name: str) -> str:
+    """Return what Linux tells of the processor by this name, or ""."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except (OSError, ValueError):
+        return ""
+    found = re.search(rf"^{name}[ \t]*:[ \t]*(.*)", text, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
 def processor() -> str:
     """Return the processor's name, as far as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        named = (line for line in lines if line.startswith("model name"))
-        return next(named).split(":", 1)[1].strip()
-    except (OSError, ValueError, IndexError, StopIteration):
-        return platform.processor() or platform.machine()
+    return _told("model name") or platform.processor() or platform.machine()
 
 
 def is_intel() -> bool:
     """Return whether the processor is one of Intel's, as far as the system tells it."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except (OSError, ValueError):
-        text = ""
-    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", text, re.MULTILINE)
-    return vendor[1] == "GenuineIntel" if vendor else "Intel" in processor()
+    vendor = _told("vendor_id")
+    return vendor == "GenuineIntel" if vendor else "Intel" in processor()
 
 
 def cores() -> int:
@@ -41,39 +43,33 @@ def cores() -> int:
 def memory_bytes() -> int | None:
     """Return the bytes of memory that this process may use: the machine's, or a lower limit.
 
-    Returns:
-        The number of bytes, or None where the system does not tell it (Windows).
+    It is None where the system does not tell it (Windows).
     """
-    limits: list[int] = []
     try:
-        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):
         return None
     for name in ("memory.max", "memory/memory.limit_in_bytes"):  # a container's limit
-        try:
+        with contextlib.suppress(OSError, ValueError):
             limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
-        except (OSError, ValueError):
-            continue
-    try:
+    with contextlib.suppress(ImportError):
         import resource
 
         limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
-    except ImportError:
-        pass
     return min(limit for limit in limits if limit > 0)  # -1: no limit
 
 
 def resident_bytes() -> int:
-    """Return the bytes of this process that are in memory: now on Linux, the peak elsewhere.
-
-    Returns:
-        The number of bytes, or 0 where the system does not tell it (Windows).
-    """
+    """Return the bytes of this process that are in memory: now on Linux, the peak elsewhere."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError, IndexError):
-        pass
+        return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Return the most bytes of this process that were in memory; 0 if not told (Windows)."""
     try:
         import resource
     except ImportError:
@@ -85,12 +81,8 @@ def resident_bytes() -> int:
 def source_commit(package: Path = Path(__file__).parents[1]) -> str | None:
     """Return the short hash of the commit that burn runs from, with "+" if src/ differs from it.
 
-    Args:
-        package: Folder of the package.
-
-    Returns:
-        The hash, or None where git does not answer, or the package is not in a git checkout of its
-        own: an installed wheel may lie in that of another project.
+    It is None where git does not answer, or the package's folder is not in a git checkout of its
+    own: an installed wheel may lie in that of another project.
     """
     root = package.parent.parent
     # GIT_ variables that a hook or a shell set for another repository do not apply to this one.

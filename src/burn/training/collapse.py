@@ -1,11 +1,4 @@
-"""Detection of collapsed targets and features during training.
-
-If the teacher's and the student's classifier agree on a constant output, the KL term is zero, which
-a loss curve does not reveal. The entropy of the mean of p1 does: it is near 1, as a share of log C,
-for a target that distinguishes images, since that spreads over the classes, and near 0 for a
-constant target. The backbone's features are monitored for every method: features that distinguish
-images vary in many directions.
-"""
+"""Detection of collapsed targets and features during training."""
 
 from __future__ import annotations
 
@@ -85,9 +78,26 @@ class FeatureMonitor(_Monitor):
             self.collapsed_at = step
         return numbers
 
+    def message(self, numbers: Mapping[str, float] | None = None) -> str:
+        seen = ""
+        if numbers:
+            seen = (
+                f" (its features minus their mean have rank {numbers['feature_rank']:.1f}, alarm "
+                f"below {RANK_ALARM:g}; their spread is {numbers['feature_spread']:.4f}, alarm "
+                f"below {SPREAD_ALARM:g})"
+            )
+        return (
+            f"collapsed features at step {self.collapsed_at}: the backbone hardly distinguishes "
+            f"images any more{seen}; lower --optim.lr, or check the loss"
+        )
+
 
 class TargetMonitor(_Monitor):
     """Detects a collapsed target, from statistics of p1 over a window of steps.
+
+    If the teacher's and the student's classifier agree on a constant output, the KL term is zero,
+    which a loss curve does not reveal. The entropy of the mean of p1 does: as a share of log C it
+    is near 1 for a target that distinguishes images, and near 0 for a constant one.
 
     A single batch has too few images for 2000 classes: the mean of n images that the target
     distinguishes perfectly has an entropy of only log n. A window is therefore closed only when it
@@ -139,31 +149,14 @@ class TargetMonitor(_Monitor):
             self.collapsed_at = step
         return numbers
 
-
-def collapse_message(step: int, numbers: Mapping[str, float] | None = None) -> str:
-    """Return the message about a collapsed target; `numbers` are that step's, to include."""
-    seen = (
-        f" (entropy of mean p1 {numbers['target_entropy']:.2f} of log C, alarm below "
-        f"{TARGET_ALARM}; largest class {numbers['target_peak']:.2f})"
-        if numbers
-        else ""
-    )
-    return (
-        f"collapsed target at step {step}: the teacher's classifier gives nearly the same output "
-        f"for every image{seen}; the KL term trains nothing from here on"
-    )
-
-
-def features_message(step: int, numbers: Mapping[str, float] | None = None) -> str:
-    """Return the message about collapsed features of the backbone, likewise."""
-    seen = (
-        f" (its features minus their mean have rank {numbers['feature_rank']:.1f}, alarm below "
-        f"{RANK_ALARM:g}; their spread is {numbers['feature_spread']:.4f}, alarm below "
-        f"{SPREAD_ALARM:g})"
-        if numbers
-        else ""
-    )
-    return (
-        f"collapsed features at step {step}: the backbone hardly distinguishes images any more"
-        f"{seen}; lower --optim.lr, or check the loss"
-    )
+    def message(self, numbers: Mapping[str, float] | None = None) -> str:
+        seen = ""
+        if numbers:
+            seen = (
+                f" (entropy of mean p1 {numbers['target_entropy']:.2f} of log C, alarm below "
+                f"{TARGET_ALARM}; largest class {numbers['target_peak']:.2f})"
+            )
+        return (
+            f"collapsed target at step {self.collapsed_at}: the teacher's classifier gives nearly "
+            f"the same output for every image{seen}; the KL term trains nothing from here on"
+        )

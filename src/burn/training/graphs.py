@@ -1,17 +1,13 @@
 """Training steps that are recorded once as a CUDA graph and then replayed (`--cuda-graphs`).
 
-A small network's step is hundreds of short kernels, and the GPU may wait for Python to start each
-of them. A graph starts them all at once. It does what was recorded: the same kernels with the same
-memory and the same Python numbers. What changes from step to step therefore lies in tensors that
-stay where they are: the batch, and the numbers that follow the progress, such as λ. Methods know
-nothing of this: while a step is recorded, the object's functions of the progress are replaced by
-others, which give tensors (`_NUMBERS`).
+A graph starts the hundreds of short kernels of a small network's step at once. It repeats what was
+recorded: the same kernels with the same memory and the same Python numbers. What changes from step
+to step therefore lies in tensors that stay where they are: the batch, and the numbers that follow
+the progress, such as λ. While a step is recorded, the method's functions of the progress are
+replaced by others, which give tensors (`_NUMBERS`).
 
-A step's forward and backward pass are recorded. What follows is not, because it decides, waits or
-depends on the number of the step: the check for finite numbers, the optimizer with its learning
-rate, and momentum networks. What comes before is not either: `Backbone.at_progress`.
-
-Which options go together is in `burn.training.preflight`.
+A step's forward and backward pass are recorded, without `Backbone.at_progress` before it. What
+follows is not, because it decides, waits or depends on the number of the step.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,26 +58,15 @@ def _phase(method: Method, progress: float) -> Hashable | None:
     return queues
 
 
-class Recorder(Protocol):
-    """What records kernels. Tests on a CPU have one of their own."""
-
-    def warm_up(self, run: Callable[[], None]) -> None:
-        """Run a step as it will be recorded."""
-        ...
-
-    def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Record the kernels of `run`, which need not be executed; return what executes them."""
-        ...
-
-
 class CudaRecorder:
-    """Records CUDA graphs.
+    """Records CUDA graphs. Tests on a CPU have a recorder of their own.
 
     A stream other than the default one is needed for recording. The steps before it run on another
     stream too, as torch asks for: what they allocate must not belong to the default one.
     """
 
     def warm_up(self, run: Callable[[], None]) -> None:
+        """Run a step as it will be recorded."""
         stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
@@ -89,6 +74,7 @@ class CudaRecorder:
         current.wait_stream(stream)
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Record the kernels of `run`, which are not executed; return what executes them."""
         graph = torch.cuda.CUDAGraph()
         # By default a call in any thread would fail, and the one that pins batches makes some.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -103,7 +89,7 @@ class StepGraph:
     some could not be read, are not recorded.
     """
 
-    def __init__(self, method: Method, name: str, num_images: int, recorder: Recorder) -> None:
+    def __init__(self, method: Method, name: str, num_images: int, recorder: CudaRecorder) -> None:
         self._method, self._name, self._num_images = method, name, num_images
         self._recorder = recorder
         self._forget(None)
@@ -159,8 +145,7 @@ class StepGraph:
         """Run a step that is not recorded yet, or record it and run it."""
         run = partial(self._run, progress)
         parameters = list(self._method.parameters())
-        for parameter in parameters:
-            parameter.grad = None  # so that recorded gradients get memory of the graph's own
+        self._method.zero_grad()  # so that recorded gradients get memory of the graph's own
         self._output, self._gradients = None, []
         if self._warm < WARM_UP:
             self._warm += 1

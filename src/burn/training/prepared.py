@@ -1,30 +1,110 @@
-"""A run that is ready to train: its plan, and the images, teacher and cache of its stages."""
+"""A run that is ready to train, with what its stages share, and the checks before that."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
+import numpy as np
+import torch
 from rich.console import Console
+from torch import nn
 
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher, load_teacher
 from burn.core.errors import Interrupted, UserError
+from burn.core.paths import run_around
 from burn.core.types import Precision
+from burn.data.augment import drawing_fingerprint
 from burn.data.base import Source
+from burn.data.feature_cache import CacheFolder, FeatureCache
+from burn.layers import BinaryConv2d
 from burn.methods.base import Method
 from burn.methods.entries import find_method
 from burn.methods.registry import build_method
+from burn.recipes.schema import Recipe
 from burn.runtime.compute import default_workers
 from burn.runtime.distributed import Processes
 from burn.runtime.random_state import seeded
-from burn.training.named import check_images
-from burn.training.plan import Machine, RunPlan
-from burn.training.preflight import check_teacher_size, check_view_size
+from burn.training.graphs import why_not_recorded
+from burn.training.named import check_images, load_start, put_in
+from burn.training.plan import Machine, RunPlan, StageSteps, stage_steps
 from burn.training.run_dir import describe_machine, describe_run
-from burn.training.start import load_start, put_in
-from burn.training.steps import StageSteps, stage_steps
-from burn.training.teacher_cache import TeacherCache
+
+_LOOKED_AT = 64  # views from which the cached share is estimated
+
+
+def is_cacheable(recipe: Recipe) -> bool:
+    """Return whether the teacher's features of a view depend only on the view."""
+    entry = find_method(recipe.method)
+    return entry.needs_teacher and entry.caches_teacher(recipe.settings)
+
+
+class TeacherCache:
+    """The cache folder for a run's teacher, views and images, inside that for all teachers.
+
+    UserError says that the features depend on the batch, or that the folder is damaged.
+    """
+
+    def __init__(
+        self, cache: Path, recipe: Recipe, teacher: Teacher, source: Source, compute: str
+    ) -> None:
+        if not is_cacheable(recipe):
+            statistics = recipe.settings.teacher_batch_norm
+            raise UserError(
+                f"--teacher-cache: with burn.teacher_batch_norm {statistics} the features depend "
+                "on the batch and cannot be cached: leave it out"
+            )
+        if (run := run_around(cache)) is not None:
+            raise UserError(
+                f"--teacher-cache {cache} lies in {run}, the folder of a run: give a folder for "
+                "features alone"
+            )
+        self.path = cache
+        self._source = source
+        self._about = _about(recipe, teacher, source, compute)
+        dimension = CacheFolder.stored_dimension(cache, self._about)
+        self.is_there = dimension is not None  # a folder for this teacher, views and images
+        self._dimension = teacher.network.num_features
+        if dimension not in (None, self._dimension):
+            raise UserError(
+                f"--teacher-cache {cache} holds features of dimension {dimension}, but the "
+                f"teacher's have dimension {self._dimension}: remove it"
+            )
+
+    def make(self) -> CacheFolder:
+        """Create the folder if it does not exist."""
+        return CacheFolder.make(self.path, self._about, self._dimension, len(self._source))
+
+    def open(self, seed: int, num_taught: int) -> FeatureCache:
+        """Open the cache of a stage; of an image's views the teacher sees `num_taught`."""
+        return FeatureCache(self.make(), seed, num_taught)
+
+    def share_cached(self, seed: int, num_taught: int, epochs: int) -> float:
+        """Estimate the share of a stage's images whose features are cached, from a few of them."""
+        random = np.random.default_rng(0)
+        pairs = zip(
+            random.integers(epochs, size=_LOOKED_AT).tolist(),
+            random.integers(len(self._source), size=_LOOKED_AT).tolist(),
+            strict=True,
+        )
+        return self.open(seed, num_taught).share_cached(list(pairs))
+
+
+def _about(recipe: Recipe, teacher: Teacher, source: Source, compute: str) -> dict[str, Any]:
+    """Describe everything that the features depend on, except seed, epoch, image and view."""
+    view, config = recipe.teacher_view(), teacher.network.config
+    settings = asdict(view)
+    del settings["resize"]  # used only in evaluation
+    return {
+        "teacher": {key: teacher.origin[key] for key in ("architecture", "sha256")},
+        "normalisation": {"mean": config.mean, "std": config.std},
+        "views": settings,
+        "drawing": drawing_fingerprint(view),
+        "images": {"number": len(source), "fingerprint": source.fingerprint},
+        "compute": compute,
+    }
 
 
 class PreparedRun:
@@ -104,9 +184,9 @@ class PreparedRun:
         several = self.processes.count > 1 and self.processes.device.type == "cuda"
         return several and find_method(self.plan.recipe.method).synchronize_norms
 
-    def fail(self, message: str) -> NoReturn:
-        """Raise an error that every process finds; only the main process reports it."""
-        self.processes.fail(message)
+    def say(self, line: str, style: str | None = None) -> None:
+        """Print a line that may contain a user's names."""
+        self.console.print(line, style=style, markup=False, highlight=False)
 
     def interrupted(self, what: str, number: int) -> Interrupted:
         """Return the exception that ends a run after a signal; `what` was stopped."""
@@ -116,3 +196,100 @@ class PreparedRun:
 def stage_seed(seed: int, stage: int) -> int:
     """Return the random seed of a stage's order and views, which differ between stages."""
     return seed + 1000 * (stage - 1)
+
+
+def check_shares(recipe: Recipe, processes: Processes) -> None:
+    """Raise UserError unless every process gets as many of a batch's images, at least two."""
+    images, rest = divmod(recipe.batch_size, recipe.accumulate * processes.count)
+    if rest or images < 2:
+        raise UserError(
+            f"a batch of {recipe.batch_size} in {recipe.accumulate} parts cannot be shared by "
+            f"{processes.count} processes with at least two images each: change --batch-size, "
+            "--accumulate or the number of devices"
+        )
+
+
+def check_gpu_options(plan: RunPlan, machine: Machine, processes: Processes) -> None:
+    """Raise UserError if `--cuda-graphs` cannot work on this device or with the other settings."""
+    if not machine.cuda_graphs:
+        return
+    recipe = plan.recipe
+    why = why_not_recorded(recipe.method, recipe.settings)
+    for there_is, what in (
+        (processes.device.type != "cuda", "needs a GPU, and this run is on a CPU"),
+        (processes.count > 1, f"is for one process, and this run has {processes.count}"),
+        (recipe.accumulate > 1, f"needs --accumulate 1 (it is {recipe.accumulate})"),
+        (machine.compile, "and --compile exclude each other"),
+        (machine.profile, "and --profile exclude each other: replayed steps have no parts"),
+        (
+            machine.teacher_cache is not None,
+            "and --teacher-cache exclude each other: the number of features that are not "
+            "cached varies",
+        ),
+        (why is not None, f"cannot record method {recipe.method}: {why}"),
+    ):
+        if there_is:
+            raise UserError(f"--cuda-graphs {what}; leave --cuda-graphs out")
+
+
+def smaller_batch(recipe: Recipe, processes: Processes) -> str:
+    """Say how many images a device takes at once, and how to make it fewer, if they do not fit."""
+    images = recipe.batch_size // recipe.accumulate // processes.count
+    text = f"a batch per device of {images} images does not fit; "
+    if not find_method(recipe.method).accumulates:
+        return text + "give more --devices, or a smaller --batch-size"
+    parts = 2 * recipe.accumulate
+    if images % 2 or images < 4:
+        return text + "give a smaller --batch-size, or smaller views"
+    return text + f"begin again with --accumulate {parts} (it is {recipe.accumulate})"
+
+
+def check_view_size(recipe: Recipe) -> None:
+    """Raise UserError unless the backbone takes the views and returns a vector for each.
+
+    Nor may views shrink to a single pixel before its last stride.
+    """
+    network = build_backbone(recipe.backbone, recipe.precisions()[0]).eval()
+    name = recipe.backbone.name
+    single: list[nn.Module] = []
+
+    def look(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if layer.stride not in (1, (1, 1)) and max(inputs[0].shape[2:]) == 1:
+            single.append(layer)
+
+    for layer in network.modules():
+        if isinstance(layer, (nn.Conv2d, BinaryConv2d)):
+            layer.register_forward_pre_hook(look)
+    sizes = {view.size for view in recipe.view_configs()}
+    for size in sizes:
+        try:
+            with torch.inference_mode():
+                width = network(torch.zeros(1, 3, size, size)).shape[1]
+        except (RuntimeError, AssertionError, IndexError) as error:
+            raise UserError(f"backbone {name} cannot take views of {size} pixels") from error
+        if width != network.num_features:
+            raise UserError(f"backbone {name} has no plain pooled features: use another")
+        if single:
+            # Torch 2.15 also computes a wrong gradient of such a layer in bfloat16 on a CPU.
+            raise UserError(
+                f"views of {size} pixels shrink to a single pixel before the last stride of "
+                f"{name}: use larger views, or smaller strides"
+            )
+
+
+def check_teacher_size(recipe: Recipe, teacher: Teacher, spec: str) -> None:
+    """Raise UserError unless the teacher takes its views and returns a vector for each.
+
+    `spec` is its name for messages.
+    """
+    size, fixed = recipe.teacher_size or recipe.views.size, teacher.backbone.fixed_size
+    try:
+        with torch.inference_mode():
+            width = teacher.backbone(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1]
+    except (RuntimeError, AssertionError, IndexError, UserError) as error:
+        hint = f"give --teacher-size {fixed}" if fixed else "give a larger --teacher-size"
+        if isinstance(error, UserError) and not fixed:  # timm says which sizes a network takes
+            hint = f"{error}; give another --teacher-size"
+        raise UserError(f"teacher {spec} cannot take views of {size} pixels: {hint}") from error
+    if width != teacher.backbone.num_features:
+        raise UserError(f"teacher {spec} has no plain pooled features: use another")

@@ -1,8 +1,8 @@
-"""What pretraining's loop trains: a method, and the numbers of its passes."""
+"""What pretraining's loop consists of: a method that learns, its batches and its optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,18 +12,23 @@ from torch import Tensor, nn
 from burn.backbones.base import Backbone
 from burn.core.errors import GradientFlowError
 from burn.core.schedule import learning_rate_factor
-from burn.core.types import Batch
+from burn.core.types import Batch, Part
+from burn.data.base import Source
+from burn.data.feature_cache import FeatureCache
+from burn.data.formats.shards import ShardedImages
+from burn.data.formats.stream import StreamLoader
+from burn.data.loader import EpochLoader, EpochSampler, TrainLoader, Transform, random_views
 from burn.learning.loop import Learner, Loader, Loop
 from burn.methods.base import Method, StepOutput
 from burn.methods.shared.contrast import KeyQueue
 from burn.methods.shared.frozen import FrozenTarget, frozen_target
 from burn.methods.shared.standardize import Standardize
+from burn.recipes.optim import OptimConfig
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopsAreErrors
 from burn.training.graphs import StepGraph
-from burn.training.optim import build_optimizer
-from burn.training.steps import StageSteps
+from burn.training.plan import StageSteps
 
 
 class Pretraining(Learner):
@@ -125,6 +130,98 @@ class Pretraining(Learner):
             target.num_given, target.num_computed = map(int, numbers.get("taught", (0, 0)))
 
 
+def redundant_buffers(method: Method) -> list[str]:
+    """Return names of buffers that processes need not take from the first one at every step.
+
+    They are BN's statistics, which training passes do not read and checkpoints take from the first
+    process; a frozen teacher's, which stay as they are; and a queue of keys and the statistics of
+    targets, to which every process adds the same. All are the same on every process when a stage
+    begins or is resumed.
+    """
+    kinds = (nn.modules.batchnorm._BatchNorm, FrozenTarget, KeyQueue, Standardize)
+    return [
+        f"{prefix}.{name}"
+        for prefix, module in method.named_modules()
+        if isinstance(module, kinds)
+        for name, _ in module.named_buffers()
+    ]
+
+
+def stage_views(
+    recipe: Recipe, method: Method, seed: int, cache: FeatureCache | None = None
+) -> Transform:
+    """Return the transform that draws a stage's views of an image."""
+    configs = recipe.view_configs(method.num_views)
+    views = random_views(configs, seed, recipe.teacher_configs(method.num_taught), cache)
+    return lambda image, epoch, index: views(image, recipe.view_epoch(epoch), index)
+
+
+def stage_batches(
+    recipe: Recipe,
+    method: Method,
+    source: Source,
+    seed: int,
+    workers: int,
+    *,
+    rank: int = 0,
+    count: int = 1,
+    cache: FeatureCache | None = None,
+    pin: bool = False,
+) -> EpochLoader:
+    """Return the data loader of a stage, which yields one process's micro-batches.
+
+    `cache` is that of the teacher's features for the same seed; `pin` puts batches into page-locked
+    memory, for a GPU. Fewer images than processes raise UserError.
+    """
+    batch_size = recipe.batch_size // recipe.accumulate // count
+    views = stage_views(recipe, method, seed, cache)
+    cached_shape = None if cache is None else cache.cached_shape
+    if isinstance(source, ShardedImages):
+        return StreamLoader(
+            source, views, batch_size, seed, rank, count, workers, cached_shape, pin=pin
+        )
+    sampler = EpochSampler(len(source), batch_size, seed, drop_last=True, rank=rank, count=count)
+    return TrainLoader(source, views, sampler, workers, cached_shape, pin=pin)
+
+
+def parameter_groups(parts: Sequence[Part], config: OptimConfig) -> list[dict[str, Any]]:
+    """Return two parameter groups for each trained part: with weight decay and without.
+
+    Matrices and convolution kernels decay; biases and the parameters of BN do not. A part's
+    `learning_rate` multiplies that of the optimizer.
+    """
+    groups: list[dict[str, Any]] = []
+    for part in parts:
+        if not part.trained:
+            continue
+        params = list(part.module.parameters())
+        for decays in (True, False):
+            chosen = [p for p in params if (p.ndim > 1) == decays]
+            if chosen:
+                groups.append(
+                    {
+                        "params": chosen,
+                        "lr": config.lr * part.learning_rate,
+                        "weight_decay": config.weight_decay if decays else 0.0,
+                    }
+                )
+    return groups
+
+
+def build_optimizer(parts: Sequence[Part], config: OptimConfig) -> torch.optim.Optimizer:
+    groups = parameter_groups(parts, config)
+    if config.name == "adam":
+        return torch.optim.Adam(
+            groups, lr=config.lr, betas=(config.momentum, config.beta2), fused=True
+        )
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
+    # timm is slow to import, and only LARS needs it.
+    from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
+
+    return create_optimizer_v2(groups, opt="lars", lr=config.lr, momentum=config.momentum)
+
+
 def pretraining_loop(
     learner: Pretraining,
     loader: Loader,
@@ -143,20 +240,3 @@ def pretraining_loop(
         parts=recipe.accumulate,
         processes=processes,
     )
-
-
-def redundant_buffers(method: Method) -> list[str]:
-    """Return names of buffers that processes need not take from the first one at every step.
-
-    They are BN's statistics, which training passes do not read and checkpoints take from the first
-    process; a frozen teacher's, which stay as they are; and a queue of keys and the statistics of
-    targets, to which every process adds the same. All are the same on every process when a stage
-    begins or is resumed.
-    """
-    kinds = (nn.modules.batchnorm._BatchNorm, FrozenTarget, KeyQueue, Standardize)
-    return [
-        f"{prefix}.{name}"
-        for prefix, module in method.named_modules()
-        if isinstance(module, kinds)
-        for name, _ in module.named_buffers()
-    ]

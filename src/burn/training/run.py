@@ -18,33 +18,35 @@ from burn.core.paths import RUN_FILE
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.data.checks import require_outside
-from burn.data.loader import Transform
 from burn.learning.resume_files import ResumeFiles
-from burn.methods.base import Method
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import goes_on_in, torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes
 from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest
-from burn.training.batches import stage_views
 from burn.training.named import check_settings, open_images
 from burn.training.plan import Machine, RunPlan
-from burn.training.preflight import check_gpu_options, check_shares, smaller_batch
-from burn.training.prepared import PreparedRun, stage_seed
-from burn.training.records.summary import StageSummary, summary_of
-from burn.training.records.view_samples import NAME as VIEWS
-from burn.training.records.view_samples import save_view_samples, view_samples
-from burn.training.run_dir import appears, check_stage, make_folder, open_folder, read_run_file
-from burn.training.stage import Stage
-from burn.training.start_summary import (
-    cache_line,
-    classifier_caution,
-    expected_time,
-    learning_rate_caution,
-    start_summary,
-    time_line,
+from burn.training.prepared import (
+    PreparedRun,
+    check_gpu_options,
+    check_shares,
+    smaller_batch,
+    stage_seed,
 )
+from burn.training.pretraining import stage_views
+from burn.training.records.summary import StageSummary, summary_of
+from burn.training.records.view_samples import save_view_samples, view_samples
+from burn.training.run_dir import (
+    VIEWS,
+    appears,
+    check_stage,
+    make_folder,
+    open_folder,
+    read_run_file,
+)
+from burn.training.stage import Stage
+from burn.training.start_summary import print_summary
 
 
 @sole_use("training")
@@ -63,36 +65,25 @@ def train_plan(
     source: Source | None = None,
     teacher: Teacher | None = None,
 ) -> list[StageSummary]:
-    """Train every stage of a plan, with messages on the console.
+    """Train every stage of a plan, with messages on the console, and summarize each.
 
     A run writes views.jpg, samples of its augmented views. A stage writes stageN.safetensors,
     stageN.json, and in stageN/ metrics.csv, gradients.csv, layers.csv, TensorBoard's events and,
     while it trains, the resume files. Several processes (see `burn.runtime.distributed`) share
-    every batch.
+    every batch; all must see the folder `out`.
 
-    Args:
-        plan: What is trained.
-        out: The folder of the run, which all processes must see.
-        machine: Where and how it is trained.
-        console: Where messages are printed; only by the main process.
-        resume: Resume the run in `out`, or start it if there is none. A run that is now planned
-            with more steps goes on from where each of its stages is, finished or not: schedules are
-            planned anew over all of its steps. A later stage begins again from the weights of an
-            earlier one that goes on.
-        overwrite: Delete a run in `out`.
-        resume_command: The command that messages suggest after an interruption; default:
-            `burn pretrain --resume --out OUT`.
-        caller_continues: Whether the caller goes on with other work: a signal in the last step then
-            raises Interrupted when the run is done, instead of being without effect.
-        extendable: Whether to keep the last resume file of a finished stage, from which a longer
-            run goes on. It has about three times the size of the weights.
-        base_recipe: The recipe before the user changed its fields; a warning is printed if its
-            learning rate does not fit the batch size.
-        source: Images to use instead of opening `plan.data`, which is then only their name.
-        teacher: A teacher to use instead of loading `plan.teacher`, which is then only its name.
+    `resume` continues the run in `out`, or starts it if there is none. A run that is now planned
+    with more steps goes on from where each of its stages is, finished or not: schedules are planned
+    anew over all of its steps. A later stage begins again from the weights of an earlier one that
+    goes on. `overwrite` deletes a run in `out`.
 
-    Returns:
-        A summary of each stage.
+    Messages suggest `resume_command` after an interruption, by default `burn pretrain --resume
+    --out OUT`. If the caller goes on with other work (`caller_continues`), a signal in the last
+    step raises Interrupted when the run is done, instead of being without effect. An `extendable`
+    run keeps the last resume file of a finished stage, from which a longer run goes on; it has
+    about three times the size of the weights. With `base_recipe`, the recipe before the user
+    changed its fields, a warning is printed if its learning rate does not fit the batch size.
+    `source` and `teacher` are used instead of opening the plan's, which are then only names.
 
     Raises:
         UserError: Settings, data, teacher or folder cannot be used, or training cannot continue.
@@ -142,12 +133,7 @@ def _number_format(
 ) -> str:
     """Return float32 or bfloat16; a run that is resumed keeps what `auto` meant when it began.
 
-    Args:
-        plan: What is trained.
-        machine: Where it is trained.
-        out: The folder of a run that is resumed, if there is one, or None.
-        processes: The processes that share the run.
-        console: Where differences to where the run began are printed.
+    `out` is the folder of a run that is resumed, if there is one in it, or None.
     """
     bfloat16 = uses_bfloat16(plan.recipe.compute, machine.device)
     chosen = processes.gather("bfloat16" if bfloat16 else "float32")[0]
@@ -175,18 +161,19 @@ def _train(
     seen = run.processes.gather(run.source.fingerprint)
     if len(set(seen)) > 1:
         rank = next(i for i, state in enumerate(seen) if state != seen[0])
-        run.fail(f"process {rank} finds other images at {run.plan.data} than process 0")
+        run.processes.fail(f"process {rank} finds other images at {run.plan.data} than process 0")
     run.processes.run_on_main(lambda: make_folder(out))
     with contextlib.ExitStack() as stack:
 
         def prepare() -> None:
             stack.enter_context(locked(out))
-            for remark in open_folder(out, run.described, resume=resume, overwrite=overwrite):
-                run.console.print(remark, style="yellow", markup=False, highlight=False)
+            how = {"resume": resume, "overwrite": overwrite}
+            for remark in open_folder(out, run.plan, run.described, **how):
+                run.say(remark, "yellow")
 
         run.processes.run_on_main(prepare)
         if not all(run.processes.gather(appears(out / RUN_FILE))):
-            run.fail(f"--out {out} is not a folder that all processes see")
+            run.processes.fail(f"--out {out} is not a folder that all processes see")
         run.processes.run_on_main(lambda: _describe_and_sample(run, out))
         stop = StopRequest("finishing this step and saving")
         with stop.installed():
@@ -203,22 +190,25 @@ def _train_stages(run: PreparedRun, out: Path, stop: StopRequest) -> list[StageS
     precisions = run.plan.recipe.precisions()
     for number, precision in enumerate(precisions, start=1):
         file = out / f"stage{number}.safetensors"
+        files = ResumeFiles(out / f"stage{number}", owner="")
         before = _finished(run, file, number, precision)
         done = before is not None and before.meta["steps"] >= run.steps.total
         if not done:
             if number > 1 and (signal := int(run.processes.all_reduce_max(stop.number))):
                 raise run.interrupted(f"stopped after stage {number - 1}", signal)
             if before is not None:
-                later = range(number + 1, len(precisions) + 1)
-                run.processes.run_on_main(partial(_begin_again, out, later))
-                run.console.print(_extension(run, out, number, before), highlight=False)
+                for later in range(number + 1, len(precisions) + 1):  # which begin again from here
+                    state = ResumeFiles(out / f"stage{later}", owner="")
+                    run.processes.run_on_main(partial(state.finish, keep=False))
+                run.console.print(_extension(run, files, number, before), highlight=False)
                 weights = weights or before.weights
             Stage(run, number, precision, out, stop).train(weights)
         checkpoint = before if done else _finished(run, file, number, precision)
         assert checkpoint is not None
         if done:
-            files = ResumeFiles(out / f"stage{number}", owner="")
-            run.processes.run_on_main(partial(_tidy, file, checkpoint, files, run.extendable))
+            # What remains after the file was written, in case the run was killed before that.
+            run.processes.run_on_main(partial(complete_checkpoint, file, checkpoint.meta))
+            run.processes.run_on_main(partial(files.finish, keep=run.extendable))
             limit = run.plan.max_steps if run.extendable else None
             limited = "" if limit is None else f" ({limit} steps; --max-steps N goes on to more)"
             run.console.print(f"stage {number} is done already{limited}: {file}", highlight=False)
@@ -236,10 +226,10 @@ def _finished(run: PreparedRun, file: Path, number: int, precision: Precision) -
     return checkpoint
 
 
-def _extension(run: PreparedRun, out: Path, number: int, before: Checkpoint) -> str:
+def _extension(run: PreparedRun, files: ResumeFiles, number: int, before: Checkpoint) -> str:
     """Say from where a finished stage is trained to more steps than it has."""
     total = run.steps.total
-    if ResumeFiles(out / f"stage{number}", owner="").newest.exists():
+    if files.newest.exists():
         finished = before.meta["steps"]
         return f"stage {number} goes on to {total} steps; it was finished with {finished}"
     if number > 1:
@@ -250,78 +240,17 @@ def _extension(run: PreparedRun, out: Path, number: int, before: Checkpoint) -> 
     )
 
 
-def _begin_again(out: Path, stages: range) -> None:
-    """Remove the state of later stages, which begin again from the weights of an extended one."""
-    for number in stages:
-        ResumeFiles(out / f"stage{number}", owner="").finish(keep=False)
-
-
 def _describe_and_sample(run: PreparedRun, out: Path) -> None:
     """Print the summary of the run, and write samples of its views unless they are there."""
     recipe = run.plan.recipe
     method = run.make_method(recipe.precisions()[0])
     views = stage_views(recipe, method, stage_seed(run.plan.seed, 1))
-    _describe_start(run, out, method)
-    if not (out / VIEWS).exists():
-        _keep_view_samples(run, out, views)
-
-
-def _describe_start(run: PreparedRun, out: Path, method: Method) -> None:
-    """Print the summary of the run, and on a CPU its expected time.
-
-    Args:
-        run: The run.
-        out: Its folder.
-        method: The first stage's method with fresh weights. It must not be used afterwards.
-    """
-    recipe, steps, console = run.plan.recipe, run.steps, run.console
-    bfloat16 = run.compute == "bfloat16"
-    across = ""
-    if run.processes.count > 1:
-        across = f"; BN over {'all processes' if run.synchronizes else 'each process alone'}"
-        if run.processes.device.type != "cuda":
-            across += " (SyncBN needs CUDA)"
-    lines = start_summary(
-        run.source,
-        recipe,
-        steps,
-        run.plan.max_steps,
-        run.machine_described,
-        run.compute,
-        run.workers,
-        across,
-        run.described["teacher"],
-        run.described["init"],
-    )
-    for line in lines:
-        console.print(line, markup=False, highlight=False)
-    caution = learning_rate_caution(recipe, run.base_recipe, run.plan.recipe_name, steps.batch_size)
-    for line in filter(None, (caution, classifier_caution(recipe, run.base_recipe))):
-        console.print(line, style="yellow", markup=False, highlight=False)
-    taught = 1.0
-    if run.cache is not None:
-        seed = stage_seed(run.plan.seed, 1)
-        taught, line = cache_line(run.cache, seed, method, recipe, steps)
-        console.print(line, markup=False, highlight=False)
-    begun = any(out.glob("stage?"))  # the estimate would include the part that is already done
-    if not begun and run.processes.device.type == "cpu" and run.processes.count == 1:
-        seconds = expected_time(method, recipe, steps, bfloat16=bfloat16, taught=taught)
-        if seconds is not None:
-            line = time_line(seconds, steps, recipe)
-            console.print(line, markup=False, highlight=False)
-
-
-def _keep_view_samples(run: PreparedRun, out: Path, views: Transform) -> None:
-    """Write samples of the views; a failure to write them does not end the run."""
+    print_summary(run, out, method)
+    if (out / VIEWS).exists():
+        return
     picture = view_samples(run.source, views, run.plan.seed)
     try:
         if picture is not None:
             save_view_samples(out / VIEWS, picture)
-    except OSError as error:
+    except OSError as error:  # which does not end the run
         run.console.print(f"{out / VIEWS} cannot be written: {error.strerror or error}")
-
-
-def _tidy(file: Path, checkpoint: Checkpoint, files: ResumeFiles, extendable: bool) -> None:
-    """Do what remains after a stage's file was written, in case the run was killed before that."""
-    complete_checkpoint(file, checkpoint.meta)
-    files.finish(keep=extendable)

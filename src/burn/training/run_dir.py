@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -17,17 +18,16 @@ from burn.backbones.entries import BACKBONES
 from burn.core.errors import UserError, shortened
 from burn.core.files import is_unfinished, remove_unfinished, write_text
 from burn.core.inputs import read_json
-from burn.core.paths import RUN_FILE
+from burn.core.paths import RUN_FILE, same_path
 from burn.core.plugins import changed_plugins, describe_plugin, require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.data.fingerprint import is_earlier
 from burn.methods.entries import METHODS, find_method
-from burn.recipes.schema import Recipe
+from burn.recipes.schema import Recipe, without_other_methods
 from burn.runtime.hardware import cores, processor, source_commit
-from burn.training.plan import RunPlan
-from burn.training.steps import stage_steps
+from burn.training.plan import RunPlan, stage_steps
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from burn.checkpoints.foreign.weights import Teacher
 
 FORMAT = 1
+VIEWS = "views.jpg"  # samples of the augmented views
 PRETRAIN = "pretrain"  # the kind of a run whose run.json names none
 PARTS = ("plan", "data", "teacher", "init")  # what a resumed run has to agree in
 
@@ -48,16 +49,13 @@ def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
     require_plugins(stored.get("plugins"), "method", METHODS, f"the run in {out}")
     require_plugins(stored.get("plugins"), "backbone", BACKBONES, f"the run in {out}")
     try:
-        return _plan_from(stored["plan"])
+        plan = stored["plan"]
+        return from_plain(RunPlan, {**plan, "recipe": Recipe.from_json(plan["recipe"])})
     except (KeyError, TypeError, UserError) as error:
         raise UserError(
             f"{out / RUN_FILE} was written by burn {str(stored.get('burn'))[:20]} and does not "
             f"fit burn {version('burn-ssl')}: {error}"
         ) from error
-
-
-def _plan_from(values: Mapping[str, Any]) -> RunPlan:
-    return from_plain(RunPlan, {**values, "recipe": Recipe.from_json(values["recipe"])})
 
 
 def describe_run(
@@ -96,10 +94,7 @@ def _plugins_of(recipe: Recipe) -> list[dict[str, Any]]:
 def describe_machine(device: torch.device, processes: int) -> dict[str, Any]:
     """Describe this process's machine for a checkpoint of a run that `processes` share.
 
-    Returns:
-        Among others `device`, "cpu" or the GPU's name; `cores`, the number that the process may
-        use; `threads`, the number that torch computes with; `commit`, that of burn's source when
-        the run was started or resumed; and how a GPU computes (see `burn.runtime.gpu`).
+    `cores` is the number that the process may use, and `threads` that of those that compute.
     """
     import torch
 
@@ -186,7 +181,7 @@ def require_usable(out: Path, *, resume: bool, overwrite: bool, kind: str = PRET
 
 
 def open_folder(
-    out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool
+    out: Path, plan: RunPlan, described: dict[str, Any], *, resume: bool, overwrite: bool
 ) -> list[str]:
     """Prepare the folder of a run: check it, empty it or keep its run, and write run.json.
 
@@ -198,7 +193,7 @@ def open_folder(
     if (out / RUN_FILE).exists():
         if resume:
             stored = read_run_file(out)
-            remarks = _check_same(stored, described, out)
+            remarks = _check_same(stored, plan, described, out)
             now = {"resolved": described["resolved"], **stored}
             now |= {part: described[part] for part in PARTS}
             if json.loads(json.dumps(now)) != stored:  # places, length, or an earlier burn's
@@ -218,8 +213,6 @@ def write_run_file(out: Path, described: Mapping[str, Any]) -> None:
 
 def _remove_run(out: Path) -> None:
     """Delete the files that a run writes, and no others."""
-    from burn.training.records.view_samples import NAME as VIEWS
-
     (out / VIEWS).unlink(missing_ok=True)
     for number in (1, 2):
         for suffix in (".safetensors", ".json"):
@@ -236,12 +229,12 @@ def _remove_run(out: Path) -> None:
             folder.rmdir()
 
 
-def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> list[str]:
+def _check_same(
+    stored: dict[str, Any], plan: RunPlan, described: dict[str, Any], out: Path
+) -> list[str]:
     """Return remarks on a resumed run, or raise UserError with its first difference."""
-    from burn.training.resume_files import difference_of_runs
-
-    plan = _plan_of(stored, out)
-    stored = {**stored, "plan": _plain(plan)}
+    stored_plan = _plan_of(stored, out)
+    stored = {**stored, "plan": _plain(stored_plan)}
     old, now = (
         json.loads(json.dumps({p: run.get(p) for p in PARTS})) for run in (stored, described)
     )
@@ -253,10 +246,10 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
             f"{out} cannot be resumed with other settings: {difference}; leave the option out, or "
             "give another --out"
         )
-    data, now = described["data"], _plan_from(described["plan"])
+    data = described["data"]
     before, steps = (
         stage_steps(each.recipe, data["images"], max_steps=each.max_steps).total
-        for each in (plan, now)
+        for each in (stored_plan, plan)
     )
     if steps < before:
         raise UserError(
@@ -292,8 +285,6 @@ def check_stage(
     precision: Precision,
 ) -> None:
     """Check that the checkpoint of a finished stage belongs to a run, or name a difference."""
-    from burn.training.resume_files import difference_of_runs
-
     expected = {
         "stage": number,
         "precision": precision.value,
@@ -316,3 +307,58 @@ def check_stage(
             f"{checkpoint.origin} does not belong to this run ({difference}): remove it to "
             "train the stage again"
         )
+
+
+def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Return the first difference of two runs, as in run.json, that affects their numbers, or None.
+
+    Another place of the same images, or of a teacher or start with the same weights, is no
+    difference, nor is another length, to which a run is extended. Of a run whose fingerprint an
+    earlier version of burn computed, the place and number of the images are compared.
+    """
+    from burn.learning.resume_files import first_difference
+
+    old = copy.deepcopy(dict(old))
+    for before, now in ((old, new), (old.get("plan"), new.get("plan"))):
+        _take_length(before, now, "max_steps")
+        if isinstance(before, dict) and isinstance(now, Mapping):
+            if isinstance(before.get("recipe"), Mapping):
+                before["recipe"] = without_other_methods(before["recipe"])
+            _take_length(before.get("recipe"), now.get("recipe"), "epochs")
+    for part in ("data", "teacher", "init"):
+        before, now = old.get(part), new.get(part)
+        if not isinstance(before, dict) or not isinstance(now, dict):
+            continue
+        if part == "data":
+            if difference := _difference_of_data(before, now):
+                return difference
+        elif before | {"spec": now.get("spec")} != now:  # the rest contains the weights' SHA-256
+            continue
+        old[part] = now
+        if isinstance(old.get("plan"), dict):
+            old["plan"][part] = new["plan"][part]
+    return first_difference(old, dict(new))
+
+
+def _take_length(before: Any, now: Any, name: str) -> None:
+    if isinstance(before, dict) and isinstance(now, Mapping) and name in before:
+        before[name] = now.get(name)
+
+
+def _difference_of_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    there = same_path(str(before.get("name")), str(now.get("name")))
+    if is_earlier(before.get("fingerprint"), now.get("fingerprint")):
+        if not there:
+            return (
+                f"an earlier burn began it on {before.get('name')} and did not look at the pixels: "
+                f"nothing says whether {now['name']} holds the same images"
+            )
+        same = before.get("images") == now.get("images")
+    else:
+        same = before.get("fingerprint") == now.get("fingerprint")
+    if same:
+        return None
+    numbers = f"{before.get('images')} images then, {now.get('images')} now"
+    if there:
+        return f"{now['name']} holds other images or labels than then ({numbers})"
+    return f"{now['name']} does not hold the images and labels of {before.get('name')} ({numbers})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from typing import Any
@@ -18,33 +19,30 @@ from burn.data.feature_cache import FeatureCache
 from burn.data.loader import EpochLoader
 from burn.layers.sync_norm import synchronize_norms
 from burn.learning.loop import Callback, Loop
-from burn.learning.save_resume import SaveResume
-from burn.learning.threads import Threads
+from burn.learning.resume_files import ResumeFiles, SaveResume
+from burn.learning.threads import ThreadChooser, Threads, thread_chooser
 from burn.methods.base import Method
 from burn.methods.entries import find_method
 from burn.methods.shared.frozen import frozen_target
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest
-from burn.runtime.threads import ThreadChooser, thread_chooser
-from burn.training.batches import stage_batches
-from burn.training.callbacks.finite import FiniteSteps
-from burn.training.callbacks.guard import GradientFlowGuard, Guard
-from burn.training.callbacks.knn import LEAST_IMAGES, OnlineKnn
-from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadable_images
+from burn.training.callbacks.checks import FiniteSteps, Guard
+from burn.training.callbacks.layers import Layers
+from burn.training.callbacks.monitor import (
+    LEAST_IMAGES,
+    Monitor,
+    OnlineKnn,
+    unreadable_images,
+)
 from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
-from burn.training.collapse import collapse_message, features_message
 from burn.training.compiled import compile_training
 from burn.training.graphs import CudaRecorder, StepGraph
-from burn.training.plan import Machine
+from burn.training.plan import Machine, monitor_interval
 from burn.training.prepared import PreparedRun, stage_seed
-from burn.training.pretraining import Pretraining, pretraining_loop
-from burn.training.records.binary import BinaryLayers
-from burn.training.records.view_samples import NAME as VIEWS
+from burn.training.pretraining import Pretraining, pretraining_loop, stage_batches
 from burn.training.records.writer import Record
-from burn.training.resume_files import stage_files
-from burn.training.run_dir import PARTS, read_run_file
-from burn.training.steps import monitor_interval
+from burn.training.run_dir import PARTS, VIEWS, difference_of_runs, read_run_file
 
 
 class Stage:
@@ -56,7 +54,6 @@ class Stage:
         self._run, self._number, self._precision = run, number, precision
         self._out, self._stop = out, stop
         self._folder = out / f"stage{number}"
-        self._owner = f"{read_run_file(out).get('run')}, stage {number}"
 
     def train(self, weights: Mapping[str, torch.Tensor] | None) -> None:
         """Train the stage and write its checkpoint; without `weights` it begins as the run starts.
@@ -89,7 +86,8 @@ class Stage:
 
         processes.run_on_main(lambda: self._folder.mkdir(exist_ok=True))
         settings = {part: run.described[part] for part in PARTS}
-        files = stage_files(self._folder, self._owner, settings)
+        owner = f"{read_run_file(self._out).get('run')}, stage {self._number}"
+        files = ResumeFiles(self._folder, owner, settings, difference_of_runs, _as_now)
         saver = SaveResume(files, self._stop, machine.save_every, console)
         every = monitor_interval(machine.monitor_every, steps.total)
         views = self._out / VIEWS if self._number == 1 else None
@@ -98,24 +96,21 @@ class Stage:
         continued = run.start is not None or self._number > 1
         callbacks: list[Callback] = [
             FiniteSteps(machine.skippable_steps, every, processes, console),
-            Guard(GradientFlowGuard(method.parts(), continued=continued)),
+            Guard(method.parts(), continued=continued),
             monitor,
         ]
         if processes.is_main:
-            callbacks.append(Gradients(every, method, record))
-            layers = BinaryLayers(method.backbone)
+            layers = Layers(every, method.backbone, record)
             if layers:
-                callbacks.append(Layers(every, layers, record))
+                callbacks.append(layers)
             labels = run.source.labels
             labelled = None if labels is None else labels[labels >= 0]
             if labelled is not None and len(labelled) >= LEAST_IMAGES and np.ptp(labelled) > 0:
                 knn = OnlineKnn(run.source, recipe.views, monitor, record, self._stop)
                 callbacks.append(knn)
-        threads = None
-        if chooser := stage_chooser(machine, processes, steps.total * steps.parts):
-            threads = Threads(chooser)
-            callbacks.append(threads)
-        callbacks.append(saver)
+        chooser = stage_chooser(machine, processes, steps.total * steps.parts)
+        threads = Threads(chooser) if chooser else None
+        callbacks += [threads, saver] if threads else [saver]
         if processes.is_main:
             num_stages = len(recipe.precisions())
             title = f"stage {self._number}/{num_stages} {self._precision.value}"
@@ -137,8 +132,13 @@ class Stage:
         method.to(processes.device)
         if run.synchronizes:
             synchronize_norms(method)
-        if machine.compile:
-            self._compile(method)
+        if machine.compile and run.synchronizes:
+            run.say(
+                "--compile: BN over several processes cannot be compiled; training goes on without",
+                "yellow",
+            )
+        elif machine.compile:
+            compile_training(method.backbone, partial(run.say, style="yellow"))
         graph = None
         if machine.cuda_graphs:
             graph = StepGraph(method, recipe.method, run.steps.images, CudaRecorder())
@@ -146,20 +146,9 @@ class Stage:
         learner = Pretraining(method, processes, bfloat16=bfloat16, graph=graph)
         return pretraining_loop(learner, loader, recipe, run.steps, processes)
 
-    def _compile(self, method: Method) -> None:
-        def report(line: str) -> None:
-            self._run.console.print(line, style="yellow", markup=False, highlight=False)
-
-        if self._run.synchronizes:
-            report(
-                "--compile: BN over several processes cannot be compiled; training goes on without"
-            )
-        else:
-            compile_training(method.backbone, report)
-
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
         """Write the teacher's features to the cache from now on, until that fails."""
-        console, recipe = self._run.console, self._run.plan.recipe
+        recipe = self._run.plan.recipe
         target = frozen_target(method)
         assert target is not None
 
@@ -169,12 +158,10 @@ class Stage:
                 cache.write(epoch, view, indices, values)
             except OSError as error:
                 target.keep = None
-                console.print(
+                self._run.say(
                     f"the teacher's features are no longer cached: {cache.file(epoch, view)} "
                     f"cannot be written: {error.strerror or error}; training continues",
-                    style="yellow",
-                    markup=False,
-                    highlight=False,
+                    "yellow",
                 )
 
         target.keep = keep
@@ -199,14 +186,14 @@ class Stage:
         method = loop.learner.method.cpu()  # which makes room for the next stage
         weights = method.weights()
         if not loop.learner.learned:
-            run.fail(
+            run.processes.fail(
                 "no batch held two readable images and had a finite loss: nothing was learned or "
                 "saved"
             )
         finite = all(bool(torch.isfinite(t).all()) for t in weights.values())
         # In all processes, since each has its own statistics of BN.
         if run.processes.all_reduce_max(float(not finite)):
-            run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
+            run.processes.fail("the weights are not finite: lower --optim.lr; nothing was saved")
         unreadable = monitor.all_unreadable()
         seconds = monitor.seconds
         images = loop.batches * run.steps.images * run.steps.processes
@@ -231,8 +218,8 @@ class Stage:
             "machine": run.machine_described,
             "monitor": {
                 **(monitor.knn.numbers() if monitor.knn else {"knn": None}),
-                "collapsed_at": monitor.collapsed_at,
-                "features_collapsed_at": monitor.features_collapsed_at,
+                "collapsed_at": monitor.target.collapsed_at,
+                "features_collapsed_at": monitor.features.collapsed_at,
                 "seconds": seconds,
                 "images_per_second": images / max(seconds, 1e-9),
                 "unreadable_images": len(unreadable),
@@ -243,12 +230,10 @@ class Stage:
         }
         file = self._out / f"stage{self._number}.safetensors"
         run.processes.run_on_main(lambda: self._save(file, weights, meta))
-        if monitor.collapsed_at is not None:
-            text = collapse_message(monitor.collapsed_at)
-            run.console.print(f"stage {self._number}: {text}", style="bold red")
-        if monitor.features_collapsed_at is not None:
-            text = features_message(monitor.features_collapsed_at)
-            run.console.print(f"stage {self._number}: {text}", style="bold red")
+        for watched in (monitor.target, monitor.features):
+            if watched.collapsed_at is not None:
+                text = f"stage {self._number}: {watched.message()}"
+                run.console.print(text, style="bold red")
         if unreadable:
             run.console.print(unreadable_images(run.source, unreadable))
 
@@ -281,3 +266,16 @@ def _cached_share(method: Method) -> float | None:
     if target is None or not target.num_given:
         return None
     return round(1 - target.num_computed / target.num_given, 4)
+
+
+def _as_now(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "loops" not in content:
+        return content
+    # It was written when burn trained with Lightning's Trainer.
+    (loader,) = content["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    return {
+        **content,
+        "loader": loader,
+        "batches": loader["used"],
+        "learner": {"learned": content["learned"]},
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from burn.methods.base import Method
 from burn.methods.entries import find_method
 from burn.methods.shared.frozen import frozen_target
 from burn.recipes.schema import Recipe
-from burn.training.steps import StageSteps
-from burn.training.teacher_cache import TeacherCache
+from burn.training.plan import StageSteps
+from burn.training.prepared import PreparedRun, TeacherCache, stage_seed
 
 # Pixels of a trial, which has at least 4 images; fewer would mostly measure Python's overhead.
 _TRIAL_PIXELS = 4 * 224**2
@@ -32,35 +33,42 @@ _WORTH_A_TRIAL = 1e8
 _LONG = 6 * 3600  # seconds on a CPU, above which a GPU is recommended
 
 
-def start_summary(
-    source: Source,
-    recipe: Recipe,
-    steps: StageSteps,
-    max_steps: int | None,
-    machine: Mapping[str, Any],
-    compute: str,
-    workers: int,
-    across_processes: str,
-    teacher: Mapping[str, Any] | None = None,
-    init: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Return the lines of the summary, from the images to the number of steps.
+def print_summary(run: PreparedRun, out: Path, method: Method) -> None:
+    """Print what a run in a folder begins with, and on a CPU its expected time.
 
-    `machine` is as `burn.training.run_dir.describe_machine` describes it, `teacher` and `init` are
-    origins. `across_processes` says over which images of several processes BN computes its
-    statistics.
+    `method` is the first stage's with fresh weights. It must not be used afterwards.
     """
+    recipe, base, source, steps = run.plan.recipe, run.base_recipe, run.source, run.steps
+    teacher, init = run.described["teacher"], run.described["init"]
     lines = {
         "images": "; ".join([f"{len(source):,} from {source.name}", *remarks(source)]),
         "classes": _classes(source, recipe),
         "network": _network(recipe),
         **({"start": _start(init)} if init else {}),
         **({"teacher": _teacher(teacher)} if teacher else {}),
-        "device": _device(machine, compute, workers),
-        "batch": _batch(recipe, steps) + across_processes,
-        "steps": _steps(recipe, steps, max_steps),
+        "device": _device(run.machine_described, run.compute, run.workers),
+        "batch": _batch(recipe, steps) + _norms(run),
+        "steps": _steps(recipe, steps, run.plan.max_steps),
     }
-    return [summary_line(name, text) for name, text in lines.items()]
+    for name, text in lines.items():
+        run.say(summary_line(name, text))
+    cautions = (
+        learning_rate_caution(recipe, base, run.plan.recipe_name, steps.batch_size),
+        classifier_caution(recipe, base),
+    )
+    for line in filter(None, cautions):
+        run.say(line, "yellow")
+    taught = 1.0
+    if run.cache is not None:
+        seed = stage_seed(run.plan.seed, 1)
+        taught, line = cache_line(run.cache, seed, method, recipe, steps)
+        run.say(line)
+    begun = any(out.glob("stage?"))  # the estimate would include the part that is already done
+    if not begun and run.processes.device.type == "cpu" and run.processes.count == 1:
+        bfloat16 = run.compute == "bfloat16"
+        seconds = expected_time(method, recipe, steps, bfloat16=bfloat16, taught=taught)
+        if seconds is not None:
+            run.say(time_line(seconds, steps, recipe))
 
 
 def summary_line(name: str, text: str) -> str:
@@ -118,6 +126,14 @@ def _batch(recipe: Recipe, steps: StageSteps) -> str:
     if steps.batch_size < recipe.batch_size:
         text += f" (the recipe's {recipe.batch_size} is more than there are images)"
     return f"{text}, learning rate {recipe.optim.lr:g} ({recipe.optim.name})"
+
+
+def _norms(run: PreparedRun) -> str:
+    """Say over which images of several processes BN computes its statistics."""
+    if run.processes.count == 1:
+        return ""
+    across = f"; BN over {'all processes' if run.synchronizes else 'each process alone'}"
+    return across if run.processes.device.type == "cuda" else f"{across} (SyncBN needs CUDA)"
 
 
 def _steps(recipe: Recipe, steps: StageSteps, max_steps: int | None) -> str:

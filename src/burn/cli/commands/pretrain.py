@@ -16,8 +16,7 @@ from burn.core.errors import UserError, typed
 from burn.core.paths import expand
 from burn.core.plugins import imports
 from burn.runtime.bounds import require_processes, require_within
-from burn.runtime.launch import launch, started_by_launcher
-from burn.runtime.ranks import ranks
+from burn.runtime.launch import launch, ranks, started_by_launcher
 
 _GROUPS = {  # the first holds what nearly every run needs
     "usual options": ("data", "teacher", "recipe", "out", "resume"),

@@ -40,8 +40,7 @@ from burn.evaluation.detection.pictures import draw_detections
 from burn.evaluation.progress import progress_bar
 from burn.layers.sync_norm import synchronize_norms
 from burn.learning.loop import Callback, Learner, Loop
-from burn.learning.resume_files import ResumeFiles
-from burn.learning.save_resume import SaveResume
+from burn.learning.resume_files import ResumeFiles, SaveResume
 from burn.runtime.distributed import Processes
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest, interrupted

@@ -1,4 +1,4 @@
-"""Callbacks that measure the numbers, gradients and binary layers of a training run."""
+"""Callbacks that measure a training run: its numbers, gradients and kNN accuracy."""
 
 from __future__ import annotations
 
@@ -6,38 +6,39 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
 from burn.core.errors import listed, printable
 from burn.core.types import Batch
 from burn.data.base import Source
+from burn.data.formats.shards import ShardedImages
+from burn.data.view_config import ViewConfig
+from burn.evaluation.features import extract_features
+from burn.evaluation.knn import knn_accuracy
 from burn.learning.loop import Callback, Loop
-from burn.methods.base import Method
 from burn.runtime.distributed import Processes
 from burn.runtime.hardware import resident_bytes
-from burn.training.callbacks.guard import gradient_norms
-from burn.training.collapse import (
-    FeatureMonitor,
-    TargetMonitor,
-    collapse_message,
-    effective_rank,
-    features_message,
-)
+from burn.runtime.signals import StopRequest
+from burn.training.callbacks.checks import gradient_norms
+from burn.training.collapse import FeatureMonitor, TargetMonitor, effective_rank
 from burn.training.pretraining import Pretraining
-from burn.training.records.binary import BinaryLayers
 from burn.training.records.metrics import TERMS
 from burn.training.records.summary import WatchedKnn
 from burn.training.records.writer import Record
+
+LEAST_IMAGES = 10
+_KNN_IMAGES = 1000
 
 
 class Monitor(Callback):
     """Writes numbers about training, reports a collapse, and counts unreadable images.
 
-    The numbers are written every `every` optimizer steps and at the first and the last one. With
-    several processes they are computed from the main process's images only, but unreadable images
-    are counted in all of them. More of these than the share `max_bad` of the source end the run
-    with a UserError.
+    The numbers, and the norms of the gradients of a whole step, are written every `every` optimizer
+    steps and at the first and the last one. With several processes the numbers are computed from
+    the main process's images only, but unreadable images are counted in all of them. More of these
+    than the share `max_bad` of the source end the run with a UserError.
     """
 
     def __init__(
@@ -52,25 +53,13 @@ class Monitor(Callback):
         self._every, self._max_bad, self._source = every, max_bad, source
         self._processes, self._console = processes, console
         self._record = record
-        self._target = TargetMonitor()
-        self._features = FeatureMonitor()
+        self.target, self.features = TargetMonitor(), FeatureMonitor()
         self._images = 0
         self._since = self._began = time.perf_counter()
         self._seconds_before = 0.0
-        self._learning_rate = 0.0
         self.unreadable: set[int] = set()  # positions of images that this process could not read
         self.last: dict[str, float] = {}  # the last numbers that were written
         self.knn: WatchedKnn | None = None  # the last one, which `OnlineKnn` sets
-
-    @property
-    def collapsed_at(self) -> int | None:
-        """The step at which the alarm about a collapsed target was raised, or None."""
-        return self._target.collapsed_at
-
-    @property
-    def features_collapsed_at(self) -> int | None:
-        """The same of collapsed features."""
-        return self._features.collapsed_at
 
     @property
     def seconds(self) -> float:
@@ -80,8 +69,8 @@ class Monitor(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {
             "seconds": self.seconds,
-            "target": self._target.state_dict(),
-            "features": self._features.state_dict(),
+            "target": self.target.state_dict(),
+            "features": self.features.state_dict(),
             "unreadable": sorted(self.all_unreadable()),
             "last": self.last,
             **(self.knn.numbers() if self.knn else {"knn": None}),
@@ -89,9 +78,9 @@ class Monitor(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._seconds_before = state["seconds"]
-        self._target.load_state_dict(state["target"])
+        self.target.load_state_dict(state["target"])
         # Resume files of earlier versions of burn lack this monitor.
-        self._features.load_state_dict(state.get("features", {}))
+        self.features.load_state_dict(state.get("features", {}))
         self.unreadable = set(state["unreadable"])
         self.last, self.knn = state["last"], WatchedKnn.of(state)
 
@@ -104,7 +93,10 @@ class Monitor(Callback):
         self._images = 0
 
     def on_before_step(self, loop: Loop[Pretraining]) -> None:
-        self._learning_rate = loop.optimizer.param_groups[0]["lr"]  # afterwards it is the next's
+        step, parts = loop.step + 1, loop.learner.method.parts()
+        looked_at = self._processes.is_main and loop.is_looked_at(step, self._every)
+        if looked_at and loop.learner.learned_in_step:
+            self._record.gradients(step, gradient_norms([part for part in parts if part.trained]))
 
     def on_end(self, loop: Loop[Pretraining]) -> None:
         self._record.close()
@@ -139,7 +131,7 @@ class Monitor(Callback):
         self._images += len(batch.indices) * self._processes.count
         output = loop.learner.output
         if output is not None and output.target_probabilities is not None:
-            self._target.add(output.target_probabilities)
+            self.target.add(output.target_probabilities)
         step = loop.step
         if not (loop.stepped and loop.is_looked_at(step, self._every)):
             return
@@ -150,72 +142,88 @@ class Monitor(Callback):
         terms = {name: float(value) for name, value in output.terms.items()}
         numbers = {name: value for name, value in terms.items() if name in TERMS}
         self._record.terms(step, {n: value for n, value in terms.items() if n not in TERMS})
-        numbers["learning_rate"] = self._learning_rate
+        numbers["learning_rate"] = loop.learning_rate
         numbers["feature_std"] = float(output.features.float().std(dim=0).mean())
         numbers["effective_rank"] = effective_rank(output.features)
-        numbers |= self._features.look(output.features, step)
-        numbers |= self._target.close(step)
+        numbers |= self.features.look(output.features, step)
+        numbers |= self.target.close(step)
         numbers["images_per_second"] = self._images / seconds
         numbers["memory"] = memory(loop.device)
         self.last = {**self.last, **numbers}  # the target's numbers are measured less often
         self._record.metrics(step, loop.epoch, numbers)
-        if self.collapsed_at == step:
-            self._console.print(collapse_message(step, numbers), style="bold red")
-        if self.features_collapsed_at == step:
-            self._console.print(features_message(step, numbers), style="bold red")
+        for monitor in (self.target, self.features):
+            if monitor.collapsed_at == step:
+                self._console.print(monitor.message(numbers), style="bold red")
         self._since, self._images = time.perf_counter(), 0
 
 
-class Gradients(Callback):
-    """Writes the norms of the gradients of each part, at the steps at which the monitor writes.
+class OnlineKnn(Callback):
+    """Measures kNN accuracy after every epoch, on up to 1,000 labelled training images.
 
-    The gradients are those of a whole optimizer step, accumulated and averaged over the processes.
-    Only the main process uses this callback.
+    A fixed fifth of these images is classified by the others. Labels never reach the loss. The
+    measurement is cancelled if the run is asked to stop.
     """
 
-    def __init__(self, every: int, method: Method, record: Record) -> None:
-        self._every, self._record = every, record
-        self._parts = [part for part in method.parts() if part.trained]
+    def __init__(
+        self,
+        source: Source,
+        views: ViewConfig,
+        monitor: Monitor,
+        record: Record,
+        stop: StopRequest,
+    ) -> None:
+        self._monitor, self._record, self._stop = monitor, record, stop
+        self._views = views
+        # Random access to images of shards is slow: some neighbours are read once and kept.
+        sharded = isinstance(source, ShardedImages)
+        self._source = source.sample(_KNN_IMAGES) if sharded else source
+        assert self._source.labels is not None
+        labelled = np.flatnonzero(self._source.labels >= 0)
+        random = torch.Generator().manual_seed(0)
+        chosen = torch.randperm(len(labelled), generator=random)[:_KNN_IMAGES]
+        self._indices = labelled[chosen.numpy()].tolist()
 
-    def on_before_step(self, loop: Loop[Pretraining]) -> None:
-        step = loop.step + 1
-        if loop.is_looked_at(step, self._every) and loop.learner.learned_in_step:
-            self._record.gradients(step, gradient_norms(self._parts))
+    def on_start(self, loop: Loop[Pretraining]) -> None:
+        # A state that was saved at the last step of an epoch is older than that epoch's accuracy.
+        if loop.ends_epoch:
+            self._measure(loop, is_written=self._record.has(loop.step, "knn"))
 
+    def on_epoch_end(self, loop: Loop[Pretraining]) -> None:
+        self._measure(loop, is_written=False)
 
-class Layers(Callback):
-    """Writes statistics of the binary layers at the end of every epoch and of the stage.
-
-    They are computed from images of every `every`-th step and of the last step of an epoch. Only
-    the main process uses this callback.
-    """
-
-    def __init__(self, every: int, layers: BinaryLayers, record: Record) -> None:
-        self._every, self._layers, self._record = every, layers, record
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._layers.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._layers.load_state_dict(state)
-
-    def on_batch_end(self, loop: Loop[Pretraining], batch: Batch) -> None:
-        if not loop.stepped:
+    def _measure(self, loop: Loop[Pretraining], *, is_written: bool) -> None:
+        """Measure the accuracy, and write it unless the step's row has it already."""
+        if self._stop.requested or len(self._indices) < LEAST_IMAGES:
             return
-        step = loop.step
-        # Not in on_epoch_end: a resume file of the epoch's last step is written before that.
-        ends = loop.ends_epoch
-        if (ends or step % self._every == 0) and len(batch.indices):
-            self._layers.look(batch.views[0], loop.learner.autocast())
-        if not ends:
+
+        def check_stop(_: int) -> None:
+            if self._stop.requested:
+                raise _Stopped
+
+        try:
+            features = extract_features(
+                loop.learner.method.backbone,
+                self._source,
+                self._views,
+                indices=self._indices,
+                advance=check_stop,
+            )
+        except _Stopped:
             return
-        rows = self._layers.close()
-        self._record.layers(step, loop.epoch, rows)
-        numbers = {"memory": memory(loop.device)}
-        flips = self._layers.share_of_flips(rows)
-        if flips is not None:
-            numbers["weight_flips"] = flips
-        self._record.metrics(step, loop.epoch, numbers)
+        labels = features.labels
+        assert labels is not None
+        cut = len(labels) // 5
+        accuracy = knn_accuracy(
+            features.values[cut:], labels[cut:], features.values[:cut], labels[:cut]
+        )
+        chance = float(labels[:cut].bincount().max()) / cut
+        self._monitor.knn = WatchedKnn(accuracy, cut, chance)
+        if not is_written:
+            self._record.metrics(loop.step, loop.epoch, {"knn": accuracy})
+
+
+class _Stopped(Exception):
+    """Raised to leave the extraction of features between two batches."""
 
 
 def memory(device: torch.device) -> float:

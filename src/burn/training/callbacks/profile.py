@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from burn.learning.loop import Callback, Loop
 from burn.learning.pace import rate
 from burn.methods.shared.frozen import FrozenTarget
 from burn.methods.shared.momentum import MomentumTarget
+from burn.runtime.hardware import peak_bytes
 from burn.training.pretraining import Pretraining
 
 _WARM_UP = 5  # micro-batches to ignore, since the first ones allocate memory and choose algorithms
@@ -58,8 +58,6 @@ class Profile(Callback):
             if isinstance(module, (FrozenTarget, MomentumTarget)):
                 self._watch(module, _TARGET)
         self._watch(loop.learner.method.backbone, _STUDENT)
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
 
     def on_epoch_start(self, loop: Loop[Pretraining]) -> None:
         self._mark = self._now()
@@ -108,7 +106,8 @@ class Profile(Callback):
         if not self._batches or not total:
             self._console.print(f"too few steps for a profile: more than {_WARM_UP} are needed")
             return
-        memory = self._peak_memory()
+        on_gpu = self._device.type == "cuda"
+        memory = torch.cuda.max_memory_allocated(self._device) if on_gpu else peak_bytes()
         title = f"a batch of {self._images // self._batches} images, mean of {self._batches}"
         table = Table(title=title, title_justify="left")
         for heading in ("part", "ms", "share"):
@@ -132,14 +131,6 @@ class Profile(Callback):
             write_text(self._path, json.dumps(numbers, indent=2) + "\n")
         except OSError as error:
             self._console.print(f"{self._path} cannot be written: {error.strerror or error}")
-
-    def _peak_memory(self) -> int:
-        if self._device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._device)
-        import resource  # not on Windows
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 class _OthersDone(Callback):

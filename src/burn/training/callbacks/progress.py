@@ -14,8 +14,8 @@ from burn.learning.loop import Callback, Loop
 from burn.learning.pace import Pace, rate
 from burn.learning.threads import Threads
 from burn.training.callbacks.monitor import Monitor
+from burn.training.plan import StageSteps
 from burn.training.pretraining import Pretraining
-from burn.training.steps import StageSteps
 
 
 def _fixed(text: str) -> Column:

@@ -17,7 +17,6 @@ from burn.data.base import Source
 from burn.data.checks import readable_images
 from burn.data.loader import Transform
 
-NAME = "views.jpg"
 ROWS = 8
 _MOST_TRIED = 4 * ROWS  # images to try if some cannot be read
 _SIDE = 112  # pixels of the largest view

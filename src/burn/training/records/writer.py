@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-de
 from torch.utils.tensorboard import SummaryWriter
 
 from burn.core.inputs import open_regular
-from burn.training.records.binary import LayerRow
 from burn.training.records.metrics import (
     COLUMNS,
     GRADIENT_COLUMNS,
@@ -121,12 +120,13 @@ class Record:
             self._gradients.append(rows)
             self._draw(step, {f"gradient/{part}": norm for part, norm in norms.items()})
 
-    def layers(self, step: int, epoch: int, rows: Sequence[LayerRow]) -> None:
+    def layers(self, step: int, epoch: int, rows: Mapping[str, Mapping[str, float]]) -> None:
+        """Write rows of layers.csv, from the numbers of each layer by its name."""
         with self._complaint():
             where = {"step": step, "epoch": epoch}
-            self._layers.append({**where, "layer": row.name, **row.numbers()} for row in rows)
-            for row in rows:
-                self._draw(step, {f"{name}/{row.name}": v for name, v in row.numbers().items()})
+            self._layers.append({**where, "layer": name, **row} for name, row in rows.items())
+            for layer, row in rows.items():
+                self._draw(step, {f"{name}/{layer}": value for name, value in row.items()})
 
     def _draw(self, step: int, numbers: Mapping[str, float]) -> None:
         if self._board is not None:

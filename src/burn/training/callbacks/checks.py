@@ -1,31 +1,21 @@
-"""A callback that stops a run before a non-finite loss or gradient reaches its weights."""
+"""Checks before an optimizer step: numbers are finite, and the loss trains what it is meant to."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rich.console import Console
 from torch import Tensor, distributed
 
+from burn.core.errors import GradientFlowError
+from burn.core.types import Part
 from burn.learning.loop import Callback, Loop
 from burn.runtime.distributed import Processes
 from burn.runtime.gpu import read_later
 from burn.training.pretraining import Pretraining
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """What was found in a step, on its way from the GPU."""
-
-    step: int
-    terms: Sequence[str]  # names of the terms of the loss, whose numbers come first
-    parts: Sequence[str]  # names of the parts, the norms of whose gradients follow
-    learned: bool  # whether a step before it has changed the weights
-    numbers: Callable[[], list[float]]  # reads 1 if the step was skipped, else 0, and those
 
 
 class FiniteSteps(Callback):
@@ -44,8 +34,7 @@ class FiniteSteps(Callback):
         self._tolerated, self._every = tolerated, every
         self._processes, self._console = processes, console
         self._skipped = 0
-        self._loop: Loop[Pretraining] | None = None
-        self._checked: _Checked | None = None
+        self._read_last_check: Callable[[], None] = lambda: None
 
     def state_dict(self) -> dict[str, Any]:
         self._read_last_check()  # before a resume file is written
@@ -55,12 +44,11 @@ class FiniteSteps(Callback):
         self._skipped = state["skipped"]
 
     def on_before_step(self, loop: Loop[Pretraining]) -> None:
-        self._loop = loop
         self._read_last_check()
         optimizer: Any = loop.optimizer
         optimizer.found_inf = None
         if not loop.learner.learned_in_step:
-            _drop(optimizer)  # the gradients are zero, since hardly any image was readable
+            optimizer.zero_grad()  # they are zero, since hardly any image was readable
             return
         step = loop.step + 1
         if _skips_by_itself(optimizer) and not loop.is_looked_at(step, self._every):
@@ -73,7 +61,7 @@ class FiniteSteps(Callback):
         if not self._processes.all_reduce_max(float(not finite)):
             return
         self._skip(loop, step, _what_is_not_finite(loop))
-        _drop(optimizer)
+        optimizer.zero_grad()  # to None, so that neither weights nor the optimizer's state change
         loop.learner.learned_in_step, loop.learner.output = False, None
 
     def on_end(self, loop: Loop[Pretraining]) -> None:
@@ -94,26 +82,22 @@ class FiniteSteps(Callback):
         if self._processes.count > 1:
             distributed.all_reduce(skipped, distributed.ReduceOp.MAX)
         read = read_later(torch.cat([skipped.view(1), values]))
-        self._checked = _Checked(step, terms, parts, loop.learner.learned, read)
+        learned_before = loop.learner.learned
+
+        def read_check() -> None:
+            """Skip the step if necessary, once. All processes find the same, so none waits."""
+            self._read_last_check = lambda: None
+            was_skipped, *numbers = read()
+            if not was_skipped:
+                return
+            terms_here = dict(zip(terms, numbers[: len(terms)], strict=True))
+            norms = zip(parts, numbers[len(terms) :], strict=True)
+            parts_here = [name for name, norm in norms if not math.isfinite(norm)]
+            self._skip(loop, step, _not_finite(terms_here, parts_here))
+            loop.learner.learned = learned_before
+
+        self._read_last_check = read_check
         return skipped
-
-    def _read_last_check(self) -> None:
-        """Read what was found in the last step, unless that was done; skip the step if necessary.
-
-        All processes find the same, so that none of them waits for another.
-        """
-        checked, loop = self._checked, self._loop
-        if checked is None or loop is None:
-            return
-        self._checked = None
-        skipped, *numbers = checked.numbers()
-        if not skipped:
-            return
-        terms = dict(zip(checked.terms, numbers[: len(checked.terms)], strict=True))
-        norms = zip(checked.parts, numbers[len(checked.terms) :], strict=True)
-        parts = [name for name, norm in norms if not math.isfinite(norm)]
-        self._skip(loop, checked.step, _not_finite(terms, parts))
-        loop.learner.learned = checked.learned
 
     def _skip(self, loop: Loop[Pretraining], step: int, what_here: str) -> None:
         """Report a skipped step, or raise UserError; `what_here` is not finite in this process."""
@@ -149,12 +133,6 @@ def _skips_by_itself(optimizer: torch.optim.Optimizer) -> bool:
     return fused and on_gpu and bool(optimizer.state)
 
 
-def _drop(optimizer: torch.optim.Optimizer) -> None:
-    """Remove all gradients, so that neither parameters nor the optimizer's state change."""
-    for parameter in _parameters(optimizer):
-        parameter.grad = None
-
-
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
@@ -180,3 +158,77 @@ def _not_finite(terms: Mapping[str, float], parts: Sequence[str]) -> str:
 
 def _finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
+
+
+class Guard(Callback):
+    """Checks that gradients reach the trained parts and no others, until every part was checked.
+
+    Every parameter of a trained part must have a gradient, and the part's gradient must be finite
+    and not zero; a frozen part must have none. A part is checked at the first optimizer step whose
+    loss reaches it (with λ = 1 or 0 not all are). Where parts were trained by an earlier stage
+    (`continued`), a gradient may be zero, as that of a classifier whose output has collapsed is.
+    """
+
+    def __init__(self, parts: Sequence[Part], continued: bool = False) -> None:
+        self._parts, self._continued = list(parts), continued
+        self.pending = {part.name for part in parts}  # those that have not been checked
+        self._restored = False  # what was checked before
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"pending": sorted(self.pending)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.pending &= set(state["pending"])
+        self._restored = True
+
+    def on_start(self, loop: Loop[Pretraining]) -> None:
+        # A resume file of burn 0.2.0 does not say which parts were checked, of which one may have
+        # collapsed since.
+        if loop.step > 0 and not self._restored:
+            self._continued = True
+
+    def on_before_step(self, loop: Loop[Pretraining]) -> None:
+        if self.pending and loop.learner.learned_in_step:
+            self.check(loop.learner.method.reached(loop.progress), loop.step + 1)
+
+    def check(self, reached: set[str], step: int) -> None:
+        """Check the gradients after a backward pass of a loss that reaches these trained parts.
+
+        GradientFlowError names a part that has not the gradient that it should.
+        """
+        for part in self._parts:
+            if part.name not in self.pending or (part.trained and part.name not in reached):
+                continue
+            problem = _problem(part, self._continued)
+            if problem:
+                raise GradientFlowError(f"stopped at step {step}: {part.name} {problem}")
+            self.pending.discard(part.name)
+
+
+def _problem(part: Part, may_be_zero: bool) -> str | None:
+    gradients = {name: p.grad for name, p in part.module.named_parameters()}
+    if not part.trained:
+        received = any(g is not None for g in gradients.values())
+        return "is frozen but received a gradient" if received else None
+    missing = [name for name, gradient in gradients.items() if gradient is None]
+    if len(missing) == len(gradients):
+        return "is meant to learn but received no gradient: the loss is detached from it"
+    if missing:
+        return f"is meant to learn but {missing[0]} received no gradient"
+    total = sum(
+        float(g.detach().float().square().sum()) for g in gradients.values() if g is not None
+    )
+    if not math.isfinite(total):
+        return "received a gradient that is not finite: lower the learning rate or check the images"
+    return None if total > 0 or may_be_zero else "is meant to learn but its gradient is zero"
+
+
+def gradient_norms(parts: Sequence[Part]) -> dict[str, float]:
+    """Return the L2 norm of each part's gradient, over all its parameters; 0 without gradients."""
+    gradients = {
+        part.name: [p.grad for p in part.module.parameters() if p.grad is not None]
+        for part in parts
+    }
+    return {
+        name: float(torch.nn.utils.get_total_norm(gradient)) for name, gradient in gradients.items()
+    }

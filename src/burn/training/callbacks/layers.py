@@ -6,9 +6,8 @@ BINARY_ACTIVATIONS, whose convolutions use W itself: the next stage starts from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,44 +15,26 @@ import torch
 from torch import Tensor
 
 from burn.backbones.base import Backbone
-from burn.core.types import Precision
+from burn.core.types import Batch, Precision
 from burn.layers import BinaryConv2d
 from burn.layers.activation import per_channel
+from burn.learning.loop import Callback, Loop
+from burn.training.callbacks.monitor import memory
+from burn.training.pretraining import Pretraining
+from burn.training.records.writer import Record
 
 _MOST_IMAGES = 16
 
 
-@dataclass(frozen=True)
-class LayerRow:
-    """Statistics of a binary layer over a window of steps; every number is a share in [0, 1].
+class Layers(Callback):
+    """Writes statistics of the binary layers at the end of every epoch and of the stage.
 
-    Attributes:
-        weight_flips: Of the weights, those whose sign differs from that at the end of the previous
-            window; None for the first window.
-        weight_balance: Of the weights, those that are +1.
-        activation_balance: Of the signs that entered the convolution (after RSign; over all pixels
-            of the images in the window), those that are +1; None without images.
-        dead_channels: Of the input channels, those that have the same sign at all these pixels;
-            None without images.
+    They are computed from images of every `every`-th step and of the last step of an epoch. Only
+    the main process uses this callback, which is false if there are no such layers.
     """
 
-    name: str
-    weight_flips: float | None
-    weight_balance: float
-    activation_balance: float | None
-    dead_channels: float | None
-
-    def numbers(self) -> dict[str, float]:
-        """Return the numbers that are not None, by the names of their columns."""
-        columns = {k: v for k, v in vars(self).items() if k != "name"}
-        return {name: value for name, value in columns.items() if value is not None}
-
-
-class BinaryLayers:
-    """Counts signs in the binary layers of a backbone; it is false if there are none."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        self._backbone = backbone
+    def __init__(self, every: int, backbone: Backbone, record: Record) -> None:
+        self._every, self._backbone, self._record = every, backbone, record
         self._layers = {
             name: layer
             for name, layer in backbone.named_modules()
@@ -77,6 +58,23 @@ class BinaryLayers:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._signs = {name: bits.cpu() for name, bits in state["signs"].items()}
         self._positive, self._pixels = dict(state["positive"]), dict(state["pixels"])
+
+    def on_batch_end(self, loop: Loop[Pretraining], batch: Batch) -> None:
+        if not loop.stepped:
+            return
+        step = loop.step
+        # Not in on_epoch_end: a resume file of the epoch's last step is written before that.
+        ends = loop.ends_epoch
+        if (ends or step % self._every == 0) and len(batch.indices):
+            self.look(batch.views[0], loop.learner.autocast())
+        if not ends:
+            return
+        rows = self.close()
+        self._record.layers(step, loop.epoch, rows)
+        flips = self.share_of_flips(rows)
+        numbers = {} if flips is None else {"weight_flips": flips}
+        numbers["memory"] = memory(loop.device)
+        self._record.metrics(step, loop.epoch, numbers)
 
     def look(self, images: Tensor, autocast: AbstractContextManager[Any]) -> None:
         """Add an eighth of a batch of images, at most 16 and at least one, to the window.
@@ -114,36 +112,37 @@ class BinaryLayers:
 
         return count
 
-    def close(self) -> list[LayerRow]:
-        """Return a row for each layer, and begin the next window."""
-        rows = list(self._rows())
+    def close(self) -> dict[str, dict[str, float]]:
+        """Begin the next window, and return what each layer did in this one, by its name.
+
+        Returns:
+            Shares in [0, 1]. `weight_flips`: of the weights, those whose sign differs from that at
+            the end of the previous window, which the first one lacks. `weight_balance`: of the
+            weights, those that are +1. `activation_balance`: of the signs that entered the
+            convolution (after RSign; over all pixels of the images in the window), those that are
+            +1. `dead_channels`: of the input channels, those that have the same sign at all these
+            pixels. Without images there are none of the last two.
+        """
+        rows: dict[str, dict[str, float]] = {}
+        for name, layer in self._layers.items():
+            number, row = layer.weight.numel(), {}
+            signs, before = _packed(layer.weight), self._signs.get(name)
+            if before is not None:
+                row["weight_flips"] = _ones(before ^ signs) / number
+            row["weight_balance"] = _ones(signs) / number
+            if name in self._positive:
+                share = self._positive[name].double() / self._pixels[name]
+                row["activation_balance"] = float(share.mean())
+                row["dead_channels"] = float(((share == 0) | (share == 1)).double().mean())
+            rows[name], self._signs[name] = row, signs
         self._reset()
         return rows
 
-    def _rows(self) -> Iterator[LayerRow]:
-        for name, layer in self._layers.items():
-            number = layer.weight.numel()
-            signs = _packed(layer.weight)
-            before = self._signs.get(name)
-            self._signs[name] = signs
-            balance = dead = None
-            if name in self._positive:
-                share = self._positive[name].double() / self._pixels[name]
-                balance = float(share.mean())
-                dead = float(((share == 0) | (share == 1)).double().mean())
-            yield LayerRow(
-                name=name,
-                weight_flips=None if before is None else _ones(before ^ signs) / number,
-                weight_balance=_ones(signs) / number,
-                activation_balance=balance,
-                dead_channels=dead,
-            )
-
-    def share_of_flips(self, rows: list[LayerRow]) -> float | None:
+    def share_of_flips(self, rows: Mapping[str, Mapping[str, float]]) -> float | None:
         """Return the share of all binary layers' weights that flipped, or None if no row has it."""
         sizes = {name: layer.weight.numel() for name, layer in self._layers.items()}
         flipped = [
-            row.weight_flips * sizes[row.name] for row in rows if row.weight_flips is not None
+            row["weight_flips"] * sizes[name] for name, row in rows.items() if "weight_flips" in row
         ]
         return sum(flipped) / sum(sizes.values()) if flipped else None
 
