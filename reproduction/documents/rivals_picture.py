@@ -99,7 +99,12 @@ def _panel(axes: Axes, rows: Sequence[Row], x: Sequence[float], teacher: str) ->
 
 def _short(name: str) -> str:
     """Return a name that fits beside its point."""
-    long = {"mobilenetv2_": "V2 ", "mobilenetv3_small_": "V3-small ", "reactnet_": "", "bnext_t": "bnext_t"}
+    long = {
+        "mobilenetv2_": "V2 ",
+        "mobilenetv3_small_": "V3-small ",
+        "reactnet_": "",
+        "bnext_t": "bnext_t",
+    }
     for beginning, short in long.items():
         if name.startswith(beginning):
             return short + name.removeprefix(beginning)
