@@ -10,7 +10,7 @@ from collections.abc import Callable
 from burn.core.errors import UserError, listed, shortened, shown
 from burn.core.plugins import Plugin, check_owner, registering
 from burn.core.settings import from_plain
-from burn.recipes import families, imagenet, photos, small, teachers
+from burn.recipes import imagenet, photos, small, teachers
 from burn.recipes.schema import Recipe
 
 DEFAULT = photos.burn.__name__
@@ -30,13 +30,13 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         small.s2bnn_small,
         small.simclr_small,
         small.infomin_small,
-        families.bnext_small,
-        families.expert_small,
+        small.bnext_small,
+        small.expert_small,
         teachers.teacher_small,
         teachers.teacher_mocov2_small,
         teachers.teacher_byol_small,
         teachers.teacher_supervised_small,
-        families.bnext_photos,
+        photos.bnext_photos,
         photos.burn_device,
         photos.burn_device_128,
         imagenet.burn_imagenet,

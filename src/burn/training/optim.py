@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from burn.core.types import Part
-from burn.recipes.optim import OptimConfig
+from burn.recipes.schema import OptimConfig
 
 
 def parameter_groups(parts: Sequence[Part], config: OptimConfig) -> list[dict[str, Any]]:
