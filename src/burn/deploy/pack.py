@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from burn.backbones.base import Backbone
-from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier
+from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier, own_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.core.errors import UserError
@@ -44,7 +44,6 @@ from burn.deploy.shared import (
     LEAST_COSINE,
     agree,
     cosines,
-    own_classifier,
     sample_images,
     survives_rounding,
     views_of,

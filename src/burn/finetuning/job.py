@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
 from burn.checkpoints.classifier import fingerprint
-from burn.checkpoints.labels import labels_behind
+from burn.checkpoints.native import labels_behind
 from burn.core.schedule import learning_rate_factor
 from burn.data.base import Source
 from burn.data.loader import random_views

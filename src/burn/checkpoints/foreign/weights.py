@@ -6,14 +6,10 @@ Nothing in a file is executed: pickles are opened with `weights_only=True`.
 from __future__ import annotations
 
 import argparse
-import inspect
 import logging
 import pickle
-import re
-import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +25,6 @@ from burn.backbones.fit import problems
 from burn.backbones.late import LateBackbone
 from burn.backbones.registry import build_backbone, describe_backbone
 from burn.checkpoints.foreign import lite0
-from burn.checkpoints.foreign.efficientnet import efficientnet_names
 from burn.checkpoints.foreign.heads import classifier_from, head_from
 from burn.checkpoints.foreign.layouts import (
     CLASSIFIERS,
@@ -41,10 +36,10 @@ from burn.checkpoints.foreign.layouts import (
     sort,
 )
 from burn.checkpoints.foreign.named import own_file, split_name
-from burn.checkpoints.foreign.numpy_values import STAND_INS
+from burn.checkpoints.foreign.naming import as_they_are, converted, numbered, renamed
+from burn.checkpoints.foreign.pickled import STAND_INS
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in, damaged
-from burn.checkpoints.labels import labels_behind
-from burn.checkpoints.native import load_checkpoint, take
+from burn.checkpoints.native import labels_behind, load_checkpoint, take
 from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.errors import UserError, listed, printable, shortened
 from burn.core.inputs import require_safetensors, sha256_of
@@ -59,7 +54,6 @@ from burn.runtime.random_state import seeded
 _COPIES = 16
 _ALLOWANCE = 2 * 2**30  # bytes
 _LARGEST = 16 * 2**30  # bytes, where the network is not known in advance
-_CHUNK = re.compile(r"blocks\.\d+\.(\d+)\.")  # a block's number goes on in the next chunk
 _MOCO3_HEADS = 12  # heads of attention, where timm's transformers of the same shapes have others
 
 
@@ -339,7 +333,7 @@ def _fit(
             raise UserError(f"{file} holds {kind} weights, first in {key}: save it as float32")
     places = places_in(held, sum(tensor.numel() for tensor in expected.values()))
     best = SortedTensors("", {}, {}, {}, [])
-    for naming in (_as_they_are, _numbered, _renamed, _converted):
+    for naming in (as_they_are, numbered, renamed, converted):
         candidates = [
             sort(held, place, named, expected, classifiers)
             for place in places
@@ -391,59 +385,6 @@ def _preferred(candidates: Sequence[SortedTensors], file: Path, name: str) -> So
                 "the one that is meant alone"
             )
     return first
-
-
-# --- Names that the layers of an architecture have in files: each function gives the tensors by the
-# architecture's own names, or none if it has no such names. ---
-
-
-def _as_they_are(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
-    return tensors
-
-
-def _numbered(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
-    """Names in an nn.Sequential of the children, of which those without weights may be left out."""
-    numbers = {int(first) for name in tensors if (first := name.partition(".")[0]).isdecimal()}
-    children = [name for name, child in model.named_children() if child.state_dict()]
-    names = {str(n): child for n, child in zip(sorted(numbers), children, strict=False)}
-    parted = ((name.partition("."), tensor) for name, tensor in tensors.items())
-    return {names.get(n, n) + dot + rest: tensor for (n, dot, rest), tensor in parted if names}
-
-
-def _renamed(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
-    """Names of EfficientNet-PyTorch, and of blocks in chunks, as DINOv2 trains them."""
-    names = efficientnet_names(model.state_dict(), classifiers)
-    names |= {n: _CHUNK.sub(r"blocks.\1.", n) for n in tensors if _CHUNK.match(n)}
-    return {names.get(name, name): tensor for name, tensor in tensors.items()} if names else {}
-
-
-def _converted(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
-    """Names that timm converts for models of this kind."""
-    function = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    if function is None or _stems(tensors) - _stems(model.state_dict()):
-        return {}  # timm would resample the kernels of a stem of another size: another network
-    options: dict[str, Any] = {}
-    if "adapt_layer_scale" in inspect.signature(function).parameters:
-        options["adapt_layer_scale"] = True  # DeiT III's names
-    try:
-        with redirect_stdout(None):
-            converted = function(dict(tensors), model, **options)
-    except Exception:  # it may raise anything for files of other models
-        return {}
-    return {k: t for k, t in converted.items() if isinstance(k, str) and isinstance(t, Tensor)}
-
-
-def _stems(weights: Mapping[str, Tensor]) -> set[torch.Size]:
-    """Return the shapes of the kernels that look at images."""
-    return {t.shape for t in weights.values() if t.ndim == 4 and t.shape[1] == 3}
 
 
 def _check_attention(place: str, model: nn.Module, name: str) -> None:

@@ -13,8 +13,8 @@ from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
 from burn.deploy.c.fixed_point import IntegerNetwork
 from burn.deploy.c.fixed_point_run import real, run_integers
-from burn.deploy.c.names import is_name, require_name
 from burn.deploy.c.source import CSource
+from burn.deploy.c.text import is_name, require_name
 from burn.deploy.shared import cosines, sample_images
 from burn.runtime.signals import signals_raise, signals_wait
 from burn_engine import ModelError, reference

@@ -11,8 +11,17 @@ from numpy.typing import NDArray
 from burn.core.errors import UserError
 from burn.deploy.c.arena import TAPS, Geometry, plan_arena
 from burn.deploy.c.fixed_point import IntegerNetwork, to_integers
-from burn.deploy.c.names import renamed, require_no_clash
-from burn.deploy.c.text import filled, initializer, numbers, signed, string, table, with_part
+from burn.deploy.c.text import (
+    filled,
+    initializer,
+    numbers,
+    renamed,
+    require_no_clash,
+    signed,
+    string,
+    table,
+    with_part,
+)
 from burn.deploy.shared import sample_images
 from burn_engine import reference
 from burn_engine.format import (
