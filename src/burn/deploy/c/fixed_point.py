@@ -43,7 +43,6 @@ class IntegerConvolution:
         bias: (out,).
         shift: What p is in the formulas.
         bits: Number of fractional bits of the output.
-        error: Largest difference to the output in real numbers.
     """
 
     weight: Integers
@@ -51,7 +50,6 @@ class IntegerConvolution:
     bias: Integers
     shift: int
     bits: int
-    error: float
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,6 @@ class IntegerLayer:
         positive_shift: p in the formulas.
         negative_shift: n in the formulas.
         bits: Number of fractional bits of the output.
-        error: Largest difference to the output in real numbers, from the same input.
     """
 
     threshold: Integers
@@ -75,7 +72,6 @@ class IntegerLayer:
     positive_shift: int
     negative_shift: int
     bits: int
-    error: float
 
 
 @dataclass(frozen=True)
@@ -153,13 +149,12 @@ def _require(holds: bool | np.bool) -> None:
 class _Range:
     """Bounds of a layer in real numbers, and the numbers of fractional bits that they allow.
 
-    Its outputs are between `low` and `high`, (out,). `size` is the largest sum of the absolute
-    values of the terms of t. `sum_bits` and `slope_bits` are F and e in the formulas.
+    Its outputs are between `low` and `high`, (out,). `sum_bits` and `slope_bits` are F and e in the
+    formulas.
     """
 
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    size: float
     sum_bits: int
     slope_bits: int = 32
 
@@ -204,9 +199,9 @@ class _Conversion:
         low = bias + ends.min(axis=0).sum(axis=(1, 2, 3))
         high = bias + ends.max(axis=0).sum(axis=(1, 2, 3))
         size = float((abs(bias) + abs(ends).max(axis=0).sum(axis=(1, 2, 3))).max())
-        ranges = [_Range(low, high, size, _bits(_MOST * _MARGIN, size))]
+        ranges = [_Range(low, high, _bits(_MOST * _MARGIN, size))]
         for layer, geometry in zip(self._binary, self._geometry[1:], strict=True):
-            reach = abs(layer.multiplier.astype(np.float64)) * _terms(geometry)
+            reach = abs(layer.multiplier.astype(np.float64)) * geometry.inputs
             bias, slope = layer.bias.astype(np.float64), layer.slope.astype(np.float64)
             shortcut = np.zeros(geometry.out_channels)
             below, above = bias - reach, bias + reach
@@ -215,12 +210,12 @@ class _Conversion:
                 shortcut = np.tile(np.maximum(abs(low), abs(high)), times)
                 below, above = below + np.tile(low, times), above + np.tile(high, times)
             size = float((reach + abs(bias) + shortcut).max())
-            ends = np.stack([_prelu(below, slope), _prelu(above, slope)])
+            ends = np.stack([np.where(y >= 0, y, slope * y) for y in (below, above)])
             crosses = (below < 0) & (above > 0)  # 0 is then an output, and may be an extreme one
             low = np.where(crosses, np.minimum(ends.min(axis=0), 0), ends.min(axis=0))
             high = np.where(crosses, np.maximum(ends.max(axis=0), 0), ends.max(axis=0))
             slope_bits = _bits(_MOST, float(abs(slope).max()))
-            ranges.append(_Range(low, high, size, _bits(_MOST * _MARGIN, size), slope_bits))
+            ranges.append(_Range(low, high, _bits(_MOST * _MARGIN, size), slope_bits))
         return ranges
 
     def _value_bits(self, ranges: Sequence[_Range]) -> list[int]:
@@ -257,9 +252,7 @@ class _Conversion:
         most = np.maximum(255 * np.maximum(weight, 0).sum(axis=3), outside).sum(axis=(1, 2))
         low, high = (bias + least + half) >> shift, (bias + most + half) >> shift
         self._require_values(low, high)
-        taps = layer.weight.shape[1] ** 2
-        error = (taps * 3 * 255 / 2 + 0.5) * 2.0**-bounds.sum_bits + 2.0 ** -(bits + 1)
-        return IntegerConvolution(weight, outside, bias, shift, bits, error), low, high
+        return IntegerConvolution(weight, outside, bias, shift, bits), low, high
 
     def _convert(
         self,
@@ -281,7 +274,7 @@ class _Conversion:
         negative = positive + bounds.slope_bits - 32
         _require(0 <= positive <= 30 and 0 <= negative <= 30)
 
-        reach = abs(multiplier) * _terms(geometry)
+        reach = abs(multiplier) * geometry.inputs
         below, above, size = bias - reach, bias + reach, abs(bias) + reach
         shift = 0
         if geometry.shortcut:
@@ -295,9 +288,8 @@ class _Conversion:
         # Every sum of some of the terms is within the bounds, and so is the half that rounds.
         _require(size.max() + (1 << positive >> 1) <= _MOST)
         converted = IntegerLayer(
-            threshold, multiplier, bias, slope, shift, positive, negative, bits,
-            error=_error(layer, geometry, bounds, bits),
-        )  # fmt: skip
+            threshold, multiplier, bias, slope, shift, positive, negative, bits
+        )
         # On both sides of 0 the output is monotonic in t.
         corners = [below, above, np.minimum(above, -1), np.maximum(below, 0)]
         ends = np.stack([activated(converted, np.clip(t, below, above)) for t in corners])
@@ -349,10 +341,6 @@ def _convert_linear(layer: Linear, bits: int, most_input: int) -> tuple[IntegerL
     return linear, largest
 
 
-def _terms(geometry: Geometry) -> int:
-    return geometry.kernel**2 * geometry.in_channels
-
-
 def _bits(most: float, size: float) -> int:
     """Return the largest b of at most 30 for which size · 2^b ≤ most."""
     if size == 0:
@@ -368,21 +356,8 @@ def _rounded(values: NDArray[np.floating], bits: int) -> Integers:
     return scaled.astype(np.int64)
 
 
-def _prelu(y: NDArray[np.float64], slope: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(y >= 0, y, slope * y)
-
-
 def activated(layer: IntegerLayer, t: Integers) -> Integers:
     """Return z of the formulas, of t (..., out)."""
     up, down = layer.positive_shift, layer.negative_shift
     negative = ((t * layer.slope >> 32) + (1 << down >> 1)) >> down
     return np.where(t >= 0, (t + (1 << up >> 1)) >> up, negative)
-
-
-def _error(layer: BinaryConvolution, geometry: Geometry, bounds: _Range, bits: int) -> float:
-    """Return the most that an output can differ from that in real numbers, from the same input."""
-    steepest = max(1.0, float(abs(layer.slope).max()))
-    of_sum = (_terms(geometry) + 1) * 2.0 ** -(bounds.sum_bits + 1)
-    of_slope = bounds.size * 2.0 ** -(bounds.slope_bits + 1)
-    of_product = 2.0 ** -(bounds.sum_bits + bounds.slope_bits - 32)
-    return steepest * of_sum + of_slope + of_product + 2.0 ** -(bits + 1)

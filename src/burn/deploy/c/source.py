@@ -41,7 +41,6 @@ _MOST_INPUTS = 2**14 - 1  # offsets of their words, and of one more, are 16 bits
 _COUNTED_SIZE = 96  # most of the side in pixels of images on which signs are counted
 _ORDER = np.arange(32).reshape(8, 4)[:, [0, 2, 1, 3]].T.ravel()  # see `_rows`
 _PHASE_BYTES = 4  # of a `struct phase`
-_PLACES = ("rows", "list", "eights", "more", "planes", "counts", "gates", "sums")  # of an `Arena`
 _SIZES = ("in_size", "out_size", "in_channels", "out_channels", "kernel", "stride", "shortcut")
 
 
@@ -233,7 +232,7 @@ class CSource:
             "NUM_GATES": sum(layer.parts > 0 for layer in geometry),
             "LIST_LENGTH": arena.list_length,
             "PLANES": arena.planes,
-            **{f"{key.upper()}_AT": getattr(arena, f"{key}_at") for key in _PLACES},
+            **{f"{key.upper()}_AT": place for key, place in arena.places.items()},
             "MEAN_PIXELS": geometry[-1].out_size ** 2,
             "MEAN_SCALED": int(mean.scale is not None),
         }
@@ -402,7 +401,7 @@ class CSource:
             {
                 "weight": f"{name}_weight",
                 "bias": f"{name}_bias",
-                "input_at": arena.vectors_at[index - 1] if index else arena.sums_at,
+                "input_at": arena.vectors_at[index - 1] if index else arena.places["sums"],
                 "output_at": arena.vectors_at[index],
                 "inputs": layer.weight.shape[1],
                 "outputs": layer.channels,
