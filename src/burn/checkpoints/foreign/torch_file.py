@@ -244,6 +244,7 @@ def damaged(file: Path) -> str:
 def _follow(file: Path, content: BinaryIO, size: int, left: int) -> list[Walk]:
     """Follow consecutive pickles of a file of `size` bytes, for at most `left` instructions."""
     walks: list[Walk] = []
+    too_large = f"{file} is not a file of weights: its pickle is too large"
     for _ in range(5):  # the older format has a magic number, versions, the weights and a list
         walk = Walk()
         walks.append(walk)
@@ -251,7 +252,7 @@ def _follow(file: Path, content: BinaryIO, size: int, left: int) -> list[Walk]:
             for opcode, argument, _position in pickletools.genops(content):
                 walk.step(opcode, argument)
                 if walk.instructions > left:
-                    raise UserError(f"{file} is not a file of weights: its pickle is too large")
+                    raise UserError(too_large)
                 if walk.deepest > _DEEPEST:
                     raise UserError(f"{file} is not a file of weights: its objects nest too deeply")
                 if walk.claimed > _MOST_VIEWS * size:
@@ -262,9 +263,7 @@ def _follow(file: Path, content: BinaryIO, size: int, left: int) -> list[Walk]:
             raise
         except Exception as error:  # not a pickle, or damaged, or the end
             if content.tell() >= _PICKLE_LIMIT:
-                raise UserError(
-                    f"{file} is not a file of weights: its pickle is too large"
-                ) from error
+                raise UserError(too_large) from error
             if walk.needless or not all(map(is_known, walk.names)):
                 # torch would execute them before it sees that the pickle is damaged.
                 raise UserError(damaged(file)) from error

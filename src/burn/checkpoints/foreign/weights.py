@@ -139,7 +139,7 @@ def load_teacher(spec: str) -> Teacher:
         head = head_from(source.head, width) if source.head else None
     except UserError as error:
         raise UserError(f"{source.file}: its projection head cannot be read: {error}") from error
-    classifier = classifier_from(source.classifier, source.classifiers, width)
+    classifier = classifier_from(source.classifier, _classifiers(source.network.described), width)
     return Teacher(source.network, head, classifier, source.origin)
 
 
@@ -154,13 +154,9 @@ def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Source:
-    """Backbone whose weights were read, and the state dicts of its heads.
-
-    `classifiers` are names of the modules that may be its classifier.
-    """
+    """Backbone whose weights were read, and the state dicts of its heads."""
 
     network: LateBackbone
-    classifiers: Collection[str]
     head: Mapping[str, Tensor]
     classifier: Mapping[str, Tensor]
     file: Path
@@ -190,7 +186,7 @@ def _read_ours(spec: str) -> _Source:
     origin = _origin(spec, network.config.name, "backbone.", file)
     if labels := labels_behind(checkpoint.meta):
         origin["labels"] = labels
-    return _Source(network, _classifiers(network.described), head, classifier, file, origin)
+    return _Source(network, head, classifier, file, origin)
 
 
 def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
@@ -210,14 +206,8 @@ def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
         return backbone
 
     origin = _origin(spec, config.name, fitted.place, file)
-    return _Source(
-        LateBackbone(described, make),
-        _classifiers(described),
-        fitted.head,
-        fitted.classifier,
-        file,
-        origin,
-    )
+    late = LateBackbone(described, make)
+    return _Source(late, fitted.head, fitted.classifier, file, origin)
 
 
 def _weights_of(backbone: Backbone) -> nn.Module:
@@ -236,12 +226,8 @@ def _tagged(name: str) -> BackboneConfig:
     from burn.backbones.float import published  # timm is slow to import
 
     about = published(name)
-    return BackboneConfig(name, mean=_triple(about.mean), std=_triple(about.std))
-
-
-def _triple(values: Sequence[float]) -> tuple[float, float, float]:
-    red, green, blue = values
-    return red, green, blue
+    mean, std = cast(Any, (tuple(about.mean), tuple(about.std)))
+    return BackboneConfig(name, mean=mean, std=std)
 
 
 def _download(name: str) -> tuple[BackboneConfig, Path]:
@@ -325,11 +311,11 @@ def _fit(
     """
     expected, classifiers, name = model.state_dict(), _classifiers(backbone), backbone.config.name
     held = held_in(content)
-    if not held.tensors:
+    if not held:
         raise UserError(f"{file} holds no weights; its entries: {listed(list(content)) or 'none'}")
-    for path, tensor in held.tensors.items():
-        if kind := _unread(tensor):
-            key = shortened(printable(held.keys[path]), 80)
+    for one in held.values():
+        if kind := _unread(one.tensor):
+            key = shortened(printable(one.key), 80)
             raise UserError(f"{file} holds {kind} weights, first in {key}: save it as float32")
     places = places_in(held, sum(tensor.numel() for tensor in expected.values()))
     best = SortedTensors("", {}, {}, {}, [])
@@ -352,9 +338,9 @@ def _fit(
     if not best.backbone:
         raise UserError(
             f"{file} does not fit {name}: none of its weights is known, of "
-            f"{listed(list(held.keys.values()), 2)}"
+            f"{listed([one.key for one in held.values()], 2)}"
         )
-    keys = [held.keys.get(path, path) for path in best.unknown]
+    keys = [held[path].key if path in held else path for path in best.unknown]
     misfit = _problems(best.backbone, keys, expected)
     place = shortened(printable(best.place), 80)
     raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from burn.deploy.c.text import (
     require_no_clash,
     signed,
     string,
-    table,
     with_part,
 )
 from burn.deploy.shared import sample_images
@@ -34,13 +34,10 @@ from burn_engine.format import (
     Program,
 )
 
-_LAYER_BYTES = 52  # of a `struct layer` where pointers have 32 bits
-_GATE_BYTES = 36  # of a `struct gate`
-_LINEAR_BYTES = 28  # of a `struct linear`
+_STRUCT_BYTES = {"layer": 52, "gate": 36, "linear": 28, "phase": 4}  # with pointers of 32 bits
 _MOST_INPUTS = 2**14 - 1  # offsets of their words, and of one more, are 16 bits
 _COUNTED_SIZE = 96  # most of the side in pixels of images on which signs are counted
 _ORDER = np.arange(32).reshape(8, 4)[:, [0, 2, 1, 3]].T.ravel()  # see `_rows`
-_PHASE_BYTES = 4  # of a `struct phase`
 _SIZES = ("in_size", "out_size", "in_channels", "out_channels", "kernel", "stride", "shortcut")
 
 
@@ -251,18 +248,21 @@ class CSource:
         if scale is not None:
             self._array("sum_t", "mean_scale", scale)
         linears = [self._linear(index) for index in range(len(self._linears))]
-        phases = [f"{{{first}, {last}}}" for first, last in arena.phases]
-        tables = [
-            table("struct layer", "layers", layers),
-            table("struct phase", "phases", phases),
-            *([table("struct linear", "linears", linears)] if linears else []),
-        ]
-        self.constants += _LAYER_BYTES * len(layers)
-        self.constants += _PHASE_BYTES * len(phases) + _LINEAR_BYTES * len(linears)
+        self._table("layer", "layers", layers)
+        self._table("phase", "phases", [f"{{{first}, {last}}}" for first, last in arena.phases])
+        if linears:
+            self._table("linear", "linears", linears)
         if self._program.classes:
             name = "network_class_names[NETWORK_NUM_CLASSES]"
-            tables.append(f"const char *const {name} = {{\n/* @classes */\n}};")
-        return "\n\n".join(["\n".join(lines), *self._arrays, *tables])
+            self._arrays.append(f"const char *const {name} = {{\n/* @classes */\n}};")
+        return "\n\n".join(["\n".join(lines), *self._arrays])
+
+    def _table(self, kind: str, name: str, rows: Sequence[str]) -> None:
+        """Add a constant array of structs."""
+        body = ",\n".join(f"    {row}" for row in rows)
+        table = f"static const struct {kind} {name}[{len(rows)}] = {{\n{body},\n}};"
+        self._arrays.append(table)
+        self.constants += _STRUCT_BYTES[kind] * len(rows)
 
     def _array(self, kind: str, name: str, values: NDArray[np.generic]) -> str:
         """Add a constant array; return its name."""
@@ -330,13 +330,9 @@ class CSource:
         gated = [index for index, layer in enumerate(self._geometry) if layer.parts]
         if not gated:
             return ""
-        arrays = self._arrays
-        self._arrays = []
-        rows = [self._gate(index) for index in gated]
-        tables = [*self._arrays, table("struct gate", "gates", rows)]
-        self._arrays = arrays
-        self.constants += _GATE_BYTES * len(rows)
-        return filled("gates.c", {"gates": "\n\n".join(tables)})
+        self._arrays = []  # `_make_constants` has taken the others
+        self._table("gate", "gates", [self._gate(index) for index in gated])
+        return filled("gates.c", {"gates": "\n\n".join(self._arrays)})
 
     def _gate(self, index: int) -> str:
         """Add the constants of a layer with a gate; return what describes it."""
@@ -365,8 +361,7 @@ class CSource:
         }  # fmt: skip
         for key, (kind, values) in arrays.items():
             self._array(kind, f"{name}_{key}", values)
-        self._arrays.append(table("struct layer", f"{name}_parts", parts))
-        self.constants += _LAYER_BYTES * len(parts)
+        self._table("layer", f"{name}_parts", parts)
         return initializer(
             {
                 "parts": f"{name}_parts",

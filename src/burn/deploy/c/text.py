@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from importlib.resources import files
 
 import numpy as np
@@ -77,12 +76,6 @@ def signed(value: int) -> str:
 def initializer(fields: dict[str, object]) -> str:
     """Return a struct's value, by the names of its fields."""
     return "{" + ", ".join(f".{key} = {value}" for key, value in fields.items()) + "}"
-
-
-def table(kind: str, name: str, rows: Sequence[str]) -> str:
-    """Return a constant array of structs."""
-    body = ",\n".join(f"    {row}" for row in rows)
-    return f"static const {kind} {name}[{len(rows)}] = {{\n{body},\n}};"
 
 
 def string(text: str) -> str:
