@@ -49,15 +49,9 @@ from burn_engine.format import (
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def is_gated(backbone: Backbone) -> bool:
-    """Return whether `fold_gated` takes the backbone."""
-    return isinstance(backbone, BNext | ExpertNet)
-
-
-def precision_of(backbone: Backbone) -> Precision:
-    """Return the precision of a backbone that `fold_gated` takes."""
-    assert isinstance(backbone, BNext | ExpertNet)
-    return backbone.precision
+def gated_precision(backbone: Backbone) -> Precision | None:
+    """Return the precision of a backbone that `fold_gated` takes, or None for any other."""
+    return backbone.precision if isinstance(backbone, BNext | ExpertNet) else None
 
 
 def fold_gated(backbone: Backbone) -> tuple[Layer, ...]:
@@ -77,7 +71,7 @@ def with_rounded_gates(backbone: Backbone) -> Backbone:
     0.999 to those of before. What is packed is therefore compared with this network, where a wrong
     constant shows. A network without gates is returned as it is, others are copied.
     """
-    if not is_gated(backbone):
+    if gated_precision(backbone) is None:
         return backbone
     rounded = copy.deepcopy(backbone)
     for layer in rounded.modules():

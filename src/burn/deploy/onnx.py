@@ -25,12 +25,7 @@ from burn.core.errors import UserError
 from burn.core.files import write_beside
 from burn.core.types import Precision
 from burn.deploy.fold import fold
-from burn.deploy.fold_gated import (
-    features_rounded_and_unrounded,
-    fold_gated,
-    is_gated,
-    precision_of,
-)
+from burn.deploy.fold_gated import features_rounded_and_unrounded, fold_gated, gated_precision
 from burn.deploy.layout import Array
 from burn.deploy.named import check_onnx_export
 from burn.deploy.shared import (
@@ -58,16 +53,12 @@ _MANY_PIXELS = 512**2  # in one image; of larger images fewer are compared
 
 @dataclass(frozen=True)
 class ExportedOnnx:
-    """Summary of an export to ONNX.
+    """Summary of an export to ONNX, and of its comparison with the network on some images.
 
-    Attributes:
-        image_size: Side of its images in pixels.
-        images: Number of images on which it was compared with the network, whose gates' weights
-            were rounded as in the file.
-        cosine: Smallest cosine between the features of these two. Where an argument of a sign is
-            nearly 0, rounding turns it, so single images of a right file are below 0.999.
-        median: Median of these cosines.
-        left_out: Parts of the checkpoint that are neither backbone nor linear classifier.
+    The network's gates were rounded as in the file. Where an argument of a sign is nearly 0,
+    rounding turns it, so single images of a right file have cosines of features below 0.999: the
+    smallest and the median are given. Left out are parts of the checkpoint that are neither
+    backbone nor linear classifier.
     """
 
     bytes: int
@@ -94,7 +85,7 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
     check_onnx_export(checkpoint, out, image_size)
     held = load_checkpoint(checkpoint)
     backbone = backbone_from(held)
-    if is_gated(backbone) and precision_of(backbone) == Precision.BINARY_ACTIVATIONS:
+    if gated_precision(backbone) == Precision.BINARY_ACTIVATIONS:
         raise UserError(
             f"{held.origin} cannot be exported: its weights are not binary: finish stage 2 first"
         )
@@ -148,7 +139,7 @@ def _folded(backbone: Backbone) -> nn.Sequential | None:
     if chain is not None:
         signs = chain.precision != Precision.FLOAT
         return nn.Sequential(*(_module(layer, signs) for layer in fold(backbone)))
-    if is_gated(backbone) and precision_of(backbone) == Precision.BINARY:
+    if gated_precision(backbone) == Precision.BINARY:
         return nn.Sequential(*(_module(layer, True) for layer in fold_gated(backbone)))
     return None
 

@@ -24,20 +24,8 @@ from burn.core.files import write_beside
 from burn.core.inputs import sha256_of
 from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
-from burn.deploy.fold_gated import (
-    features_rounded_and_unrounded,
-    fold_gated,
-    is_gated,
-    precision_of,
-)
-from burn.deploy.layout import (
-    MOST_CHANNELS,
-    MOST_NAMES,
-    Array,
-    names_length,
-    program_of,
-    stored,
-)
+from burn.deploy.fold_gated import features_rounded_and_unrounded, fold_gated, gated_precision
+from burn.deploy.layout import MOST_CHANNELS, MOST_NAMES, Array, names_length, program_of, stored
 from burn.deploy.named import check_packing, head_file, require_packed_name
 from burn.deploy.shared import (
     LARGEST_CHECKED,
@@ -172,20 +160,21 @@ def pack_network(
 
 def folded(backbone: Backbone) -> list[Layer]:
     """Return the layers of a network that is not `unpackable`, without a classifier."""
-    return list(fold_gated(backbone) if is_gated(backbone) else fold(backbone))
+    is_chain = gated_precision(backbone) is None
+    return list(fold(backbone) if is_chain else fold_gated(backbone))
 
 
 def unpackable(backbone: Backbone) -> str | None:
     """Return why a packed file has no place for a network, or None if it has."""
     chain = backbone.chain()
-    if chain is None and not is_gated(backbone):
+    precision = gated_precision(backbone) if chain is None else chain.precision
+    if precision is None:
         return (
             f"it is a {backbone.config.name}, which is not a chain of binary layers as the "
             "reactnets are; burn export writes it as ONNX"
         )
     if chain is not None and (problem := _unfoldable(chain)):
         return problem
-    precision = precision_of(backbone) if chain is None else chain.precision
     if precision == Precision.BINARY_ACTIVATIONS:
         return (
             "its weights are not binary: finish stage 2, or import it with --stage 2 if they are "

@@ -20,7 +20,7 @@ from torch import Tensor
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import REACTNET
-from burn.backbones.plan import REACTNETS
+from burn.backbones.plan import REACTNETS, STEM_CHANNELS
 from burn.backbones.reactnet import ReActNet
 from burn.backbones.registry import describe_backbone
 from burn.checkpoints.foreign.entries import Shapes, check_entries, sort_entries
@@ -30,7 +30,6 @@ from burn.checkpoints.foreign.families import (
     bnext_notes,
     config_of,
     layout_of,
-    reactnet_config,
     reactnet_pieces,
 )
 from burn.checkpoints.foreign.named import FORMATS, check_export, check_import
@@ -215,7 +214,7 @@ def _unpublished(backbone: Backbone) -> str | None:
     depths, theirs = config.depths or REACTNETS[config.name].depths, REACTNETS[REACTNET].depths
     if depths != theirs:
         return f"its stages have {list(depths)} blocks, and not reactnet_a's {list(theirs)}"
-    config = reactnet_config(backbone.stem.weight)
+    config = BackboneConfig(width=backbone.stem.out_channels / STEM_CHANNELS)
     published = describe_backbone(config, Precision.BINARY).state_dict()
     if any(published[name].shape != t.shape for name, t in backbone.state_dict().items()):
         return f"width {backbone.config.width} is too small for the stem's channels to double"

@@ -69,14 +69,11 @@ FileTensors = dict[str, Held]
 
 @dataclass(frozen=True)
 class SortedTensors:
-    """Content of a file around one place.
+    """Content of a file around one place, a prefix that ends in a dot if it is not empty.
 
-    Attributes:
-        place: Prefix of the backbone's weights, with a final dot if it is not empty.
-        backbone: Weights by the backbone's names.
-        head: Weights of a projection head made of Linear, BN and ReLU, below its prefix.
-        classifier: Weights of a classifier trained with labels, by the names it has in a network.
-        unknown: Paths of tensors in the same dicts that have no known purpose.
+    The head's weights, of Linear, BN and ReLU, are below its prefix; a classifier trained with
+    labels has the names of a network. `unknown` are tensors in the same dicts without a known
+    purpose.
     """
 
     place: str

@@ -1,8 +1,4 @@
-"""Names that the layers of an architecture have in files, and their own names for these.
-
-Each of the first functions returns the tensors by the architecture's names, or none if the file has
-no such names.
-"""
+"""Names that the layers of an architecture have in files, and their own names for these."""
 
 from __future__ import annotations
 
@@ -32,15 +28,20 @@ _SQUEEZE = {"conv_reduce": "_se_reduce", "conv_expand": "_se_expand"}
 _OUTSIDE = {"conv_stem": "_conv_stem", "bn1": "_bn0", "conv_head": "_conv_head", "bn2": "_bn1"}
 
 
-def as_they_are(
+def namings(
     tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
-    return tensors
+) -> Iterator[Mapping[str, Tensor]]:
+    """Yield the tensors by the architecture's names, for each way in which a file may name layers.
+
+    First they are as they are; then each step computes one way, empty where no name is of it.
+    """
+    yield tensors
+    yield _numbered(tensors, model)
+    yield _renamed(tensors, model, classifiers)
+    yield _converted(tensors, model)
 
 
-def numbered(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
+def _numbered(tensors: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:
     """Names in an nn.Sequential of the children, of which those without weights may be left out."""
     numbers = {int(first) for name in tensors if (first := name.partition(".")[0]).isdecimal()}
     children = [name for name, child in model.named_children() if child.state_dict()]
@@ -49,7 +50,7 @@ def numbered(
     return {names.get(n, n) + dot + rest: tensor for (n, dot, rest), tensor in parted if names}
 
 
-def renamed(
+def _renamed(
     tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
 ) -> Mapping[str, Tensor]:
     """Names of EfficientNet-PyTorch, and of blocks in chunks, as DINOv2 trains them."""
@@ -58,9 +59,7 @@ def renamed(
     return {names.get(name, name): tensor for name, tensor in tensors.items()} if names else {}
 
 
-def converted(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
+def _converted(tensors: Mapping[str, Tensor], model: nn.Module) -> Mapping[str, Tensor]:
     """Names that timm converts for models of this kind."""
     function = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     if function is None or _stems(tensors) - _stems(model.state_dict()):

@@ -121,21 +121,16 @@ class _Item:
 class Walk:
     """Stack of a pickle machine that holds descriptions of objects in place of the objects.
 
-    Attributes:
-        names: Functions and classes that were named, as module.name, and calls of those that are
-            only named in weights.
-        needless: The first thing that weights have no need of, or "".
-        instructions: Number of instructions that were followed.
-        deepest: Largest number of nested tuples.
-        claimed: Bytes that all tensors claim.
+    `names` are the functions and classes that were named, as module.name, and calls of those that
+    are only named in weights. `needless` is the first thing that weights have no need of, or "".
     """
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.needless = ""
-        self.instructions = 0
-        self.deepest = 0
-        self.claimed = 0
+        self.instructions = 0  # that were followed
+        self.deepest = 0  # largest number of nested tuples
+        self.claimed = 0  # bytes, by all tensors
         self._stack: list[_Item | None] = []  # None: a mark
         self._memo: dict[int, _Item] = {}
         self._records: dict[str, str] = {}  # names of storages by their small letters

@@ -81,7 +81,12 @@ def check_torch_file(file: Path, limit: int) -> None:
     for content in pickles:
         left = _MOST_INSTRUCTIONS - sum(walk.instructions for walk in walks)
         walks += _follow(file, content, size, left)
-    _check_names(file, dict.fromkeys(name for walk in walks for name in walk.names))
+    for name in dict.fromkeys(name for walk in walks for name in walk.names):
+        shown = printable(name[:60])
+        if name.startswith("torch.") and "nested" in name:
+            raise UserError(f"{file} holds a nested tensor, which burn does not read ({shown})")
+        if not is_known(name):
+            raise code_in(file, shown)
     for walk in walks:
         if walk.needless:
             raise UserError(
@@ -270,16 +275,6 @@ def _follow(file: Path, content: BinaryIO, size: int, left: int) -> list[Walk]:
             break
         left -= walk.instructions
     return walks
-
-
-def _check_names(file: Path, names: Iterable[str]) -> None:
-    for name in names:
-        module = name.rpartition(".")[0]
-        shown = printable(name[:60])
-        if module.partition(".")[0] == "torch" and "nested" in name:
-            raise UserError(f"{file} holds a nested tensor, which burn does not read ({shown})")
-        if not is_known(name):
-            raise code_in(file, shown)
 
 
 def code_in(file: Path, name: str = "") -> UserError:

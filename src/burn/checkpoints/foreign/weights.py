@@ -36,7 +36,7 @@ from burn.checkpoints.foreign.layouts import (
     sort,
 )
 from burn.checkpoints.foreign.named import own_file, split_name
-from burn.checkpoints.foreign.naming import as_they_are, converted, numbered, renamed
+from burn.checkpoints.foreign.naming import namings
 from burn.checkpoints.foreign.pickled import STAND_INS
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in, damaged
 from burn.checkpoints.native import labels_behind, load_checkpoint, take
@@ -319,11 +319,12 @@ def _fit(
             raise UserError(f"{file} holds {kind} weights, first in {key}: save it as float32")
     places = places_in(held, sum(tensor.numel() for tensor in expected.values()))
     best = SortedTensors("", {}, {}, {}, [])
-    for naming in (as_they_are, numbered, renamed, converted):
+    of_places = [namings(below(held, place), model, classifiers) for place in places]
+    for same_way in zip(*of_places, strict=True):
         candidates = [
             sort(held, place, named, expected, classifiers)
-            for place in places
-            if (named := naming(below(held, place), model, classifiers))
+            for place, named in zip(places, same_way, strict=True)
+            if named
         ]
         whole = [
             candidate for candidate in candidates if not _problems(candidate.backbone, (), expected)

@@ -17,13 +17,8 @@ _LONGEST_LIST = 768  # ones among signs that are counted at once; more of them t
 class Geometry:
     """Sizes of a layer from map to map, or of the convolution of the image, in pixels and channels.
 
-    Attributes:
-        stride: 1 or 2.
-        shortcut: Whether the input is added to the output.
-        is_binary: False for the convolution of the image.
-        parts: Number of binary convolutions of the input whose outputs a gate scales; 0 without a
-            gate.
-        hidden: Number of the gate's values between its two matrices.
+    `parts` is the number of binary convolutions of the input whose outputs a gate scales, 0 without
+    a gate, and `hidden` that of the gate's values between its two matrices.
     """
 
     in_size: int
@@ -80,15 +75,10 @@ class Geometry:
 class Arena:
     """The arena of a network. Places are offsets in bytes and multiples of 4.
 
-    Attributes:
-        phases: First and last layer of each phase.
-        values_at: Place of each layer's output.
-        values_rows: Number of rows of each layer's output that are kept.
-        signs_at: Place of the signs of each layer's input; 0 for the first layer, which has none.
-        places: Place of what all layers share, by its name in the code.
-        list_length: Number of entries of the list of ones among signs.
-        planes: Number of binary digits of a pixel's counts.
-        vectors_at: Place of each linear layer's output; the last one's is not in the arena.
+    Of each layer it has the place of the output and of the signs of the input, 0 for the first
+    layer, which has none, and how many rows of the output are kept; of each phase, the first and
+    last layer. `places` are those of what all layers share, by its name in the code. `vectors_at`
+    are those of linear layers' outputs; the last one's is not in the arena.
     """
 
     bytes: int

@@ -1,4 +1,4 @@
-"""Integer constants for a network exported as C, and proof that nothing overflows.
+"""Integer constants for a network exported as C, proof that nothing overflows, and a run of them.
 
 A number v of a map is stored as the integer nearest to v · 2^f. f is chosen for each map from
 bounds that hold for every image, so that nothing ever overflows or is clipped. The formulas of a
@@ -11,6 +11,8 @@ binary convolution (docs/project/pack-format.md) then are
 where M, B and S are the multiplier, bias and slope, rounded, s = F - f of the input (two less where
 the shortcut is a sum of 2 × 2 pixels, which is four times their mean), p = F - f of the output and
 n = p + e - 32. Signs compare with the threshold rounded up, which is exact.
+
+The run in NumPy is the twin of the C code, with which the export is tested.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from numpy.typing import NDArray
 
 from burn.core.errors import UserError
 from burn.deploy.c.arena import Geometry
-from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linear, Program
+from burn_engine.format import (
+    BinaryConvolution,
+    Convolution,
+    Floats,
+    GlobalMean,
+    Linear,
+    Program,
+)
 
 Integers = NDArray[np.int64]
 
@@ -35,14 +44,9 @@ _VECTOR = 2**23  # largest number of a vector
 
 @dataclass(frozen=True)
 class IntegerConvolution:
-    """Convolution of the image in integers.
+    """Convolution of the image in integers, of weights (out, k, k, 3) for bytes and bias (out,).
 
-    Attributes:
-        weight: (out, k, k, 3), for bytes.
-        outside: (out, k, k), the contribution of a pixel outside the image.
-        bias: (out,).
-        shift: What p is in the formulas.
-        bits: Number of fractional bits of the output.
+    `outside`, (out, k, k), is what a pixel outside the image adds, and the shift p in the formulas.
     """
 
     weight: Integers
@@ -54,14 +58,9 @@ class IntegerConvolution:
 
 @dataclass(frozen=True)
 class IntegerLayer:
-    """Binary convolution in integers, see the formulas above: M, B and S are (out,).
+    """Binary convolution in integers, see the formulas above.
 
-    Attributes:
-        threshold: (in,).
-        shortcut_shift: s in the formulas.
-        positive_shift: p in the formulas.
-        negative_shift: n in the formulas.
-        bits: Number of fractional bits of the output.
+    The threshold is (in,); M, B and S are (out,). The shifts are s, p and n.
     """
 
     threshold: Integers
@@ -177,10 +176,8 @@ class _Conversion:
         bits = self._value_bits(ranges)
         stem, low, high = self._convert_stem(ranges[0], bits[0])
         layers: list[IntegerLayer] = []
-        for index, layer in enumerate(self._binary, 1):
-            converted, low, high = self._convert(
-                layer, self._geometry[index], ranges[index], bits[index - 1], bits[index], low, high
-            )
+        for index in range(1, len(ranges)):
+            converted, low, high = self._convert(index, ranges[index], bits, low, high)
             layers.append(converted)
         mean, most = self._convert_mean(bits[-1], low, high)
         linears: list[IntegerLinear] = []
@@ -255,16 +252,11 @@ class _Conversion:
         return IntegerConvolution(weight, outside, bias, shift, bits), low, high
 
     def _convert(
-        self,
-        layer: BinaryConvolution,
-        geometry: Geometry,
-        bounds: _Range,
-        bits_before: int,
-        bits: int,
-        low: Integers,
-        high: Integers,
+        self, index: int, bounds: _Range, map_bits: Sequence[int], low: Integers, high: Integers
     ) -> tuple[IntegerLayer, Integers, Integers]:
         """Return a layer in integers and the bounds of its outputs, from those of its inputs."""
+        layer, geometry = self._binary[index - 1], self._geometry[index]
+        bits_before, bits = map_bits[index - 1], map_bits[index]
         multiplier = _rounded(layer.multiplier, bounds.sum_bits)
         bias = _rounded(layer.bias, bounds.sum_bits)
         slope = _rounded(layer.slope, bounds.slope_bits)
@@ -361,3 +353,81 @@ def activated(layer: IntegerLayer, t: Integers) -> Integers:
     up, down = layer.positive_shift, layer.negative_shift
     negative = ((t * layer.slope >> 32) + (1 << down >> 1)) >> down
     return np.where(t >= 0, (t + (1 << up >> 1)) >> up, negative)
+
+
+def run_integers(
+    network: IntegerNetwork, program: Program, images: NDArray[np.uint8]
+) -> list[Integers]:
+    """Run a network in integers on images (n, size, size, 3), as its C code does.
+
+    Returns the output of each layer, (n, h, w, channels) or (n, channels).
+    """
+    first = program.layers[0]
+    assert isinstance(first, Convolution)
+    x = _run_stem(network.stem, first.stride, images)
+    outputs = [x]
+    binary = [layer for layer in program.layers if isinstance(layer, BinaryConvolution)]
+    for layer, stored in zip(network.layers, binary, strict=True):
+        x = _run_layer(layer, stored, x)
+        outputs.append(x)
+    mean = network.mean
+    x = _divided(x.sum(axis=(1, 2)) * mean.factor, mean.shift) + mean.bias
+    outputs.append(x)
+    for linear in network.linears:
+        x = _divided(x @ linear.weight.T, linear.shift) + linear.bias
+        x = np.maximum(x, 0) if linear.relu else x
+        outputs.append(x)
+    return outputs
+
+
+def _divided(x: Integers, shift: int) -> Integers:
+    return (x + (1 << shift >> 1)) >> shift
+
+
+def _run_stem(stem: IntegerConvolution, stride: int, images: NDArray[np.uint8]) -> Integers:
+    kernel = stem.weight.shape[1]
+    ones = np.ones((*images.shape[:3], 1), np.int64)
+    # The fourth channel is 1 outside the image and 0 inside.
+    inside = np.concatenate([images.astype(np.int64), ones], axis=3)
+    padded = _padded(inside, kernel // 2)
+    padded[..., 3] = 1 - padded[..., 3]
+    weight = np.concatenate([stem.weight, stem.outside[..., None]], axis=3)
+    total = _convolved(padded, weight, stride)
+    return _divided(total + stem.bias, stem.shift)
+
+
+def _run_layer(layer: IntegerLayer, stored: BinaryConvolution, x: Integers) -> Integers:
+    bits = np.unpackbits(stored.weight, axis=-1, count=x.shape[-1], bitorder="little")
+    weight = 2 * bits.astype(np.int64) - 1
+    sign = np.where(x >= layer.threshold, 1, -1)
+    t = _convolved(_padded(sign, weight.shape[1] // 2), weight, stored.stride)
+    t = t * layer.multiplier + layer.bias
+    if stored.shortcut:
+        if stored.stride == 2:  # at an odd edge the last pixels count twice
+            odd = [(0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)]
+            wide = np.pad(x, odd, mode="edge")
+            x = wide[:, ::2, ::2] + wide[:, ::2, 1::2] + wide[:, 1::2, ::2] + wide[:, 1::2, 1::2]
+        t = t + np.tile(x << layer.shortcut_shift, stored.channels // x.shape[-1])
+    return activated(layer, t)
+
+
+def _padded(x: Integers, width: int) -> Integers:
+    return np.pad(x, [(0, 0), (width, width), (width, width), (0, 0)])
+
+
+def _convolved(padded: Integers, weight: Integers, stride: int) -> Integers:
+    kernel = weight.shape[1]
+    size = (padded.shape[1] - kernel) // stride + 1
+    total = np.zeros((len(padded), size, size, len(weight)), np.float64)
+    for a in range(kernel):
+        for b in range(kernel):
+            rows = slice(a, a + (size - 1) * stride + 1, stride)
+            columns = slice(b, b + (size - 1) * stride + 1, stride)
+            # In float64, because NumPy's integer products are slow; below 2⁵³ it is exact.
+            total += padded[:, rows, columns].astype(np.float64) @ weight[:, a, b].T
+    return total.astype(np.int64)
+
+
+def real(values: Integers, bits: int) -> Floats:
+    """Return stored numbers with `bits` fractional bits as real numbers."""
+    return np.ldexp(values.astype(np.float64), -bits).astype(np.float32)

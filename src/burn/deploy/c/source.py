@@ -18,7 +18,6 @@ from burn.deploy.c.text import (
     numbers,
     renamed,
     require_no_clash,
-    signed,
     string,
     with_part,
 )
@@ -88,14 +87,10 @@ class CSource:
 
     All names begin with `name`; `epilogue` is float, int32 or int16; `origin` is the packed file,
     for messages, and `digest` its SHA-256. Of 0 `classes_on_device` there is no code that learns
-    them; of more, the program has no classifier. Raises UserError if a layer is too wide, or its
-    constants are too large or span too wide a range.
-
-    Attributes:
-        constants: Size of all constants where pointers have 32 bits.
-        image_rows: Size of as many rows of an image as are needed at once.
-        classes: Size of the classes that are learned on the device, 0 without.
-        integers: The constants in integers; None with floats.
+    them; of more, the program has no classifier. `constants` are counted with pointers of 32 bits,
+    `image_rows` are as many rows of an image as are needed at once, and `integers` are None with
+    floats. Raises UserError if a layer is too wide, or its constants are too large or span too wide
+    a range.
     """
 
     def __init__(
@@ -196,7 +191,8 @@ class CSource:
             lines.append(f"#define NETWORK_MAX_CLASSES {self._classes_on_device}")
             lines.append("#define NETWORK_SIMILARITY_ONE 1048576")
         if self.integers:
-            lines.append(f"#define NETWORK_SCORE_BITS {signed(self.integers.score_bits)}")
+            bits = self.integers.score_bits
+            lines.append(f"#define NETWORK_SCORE_BITS {bits if bits >= 0 else f'({bits})'}")
         lines += ["", f"typedef {score} network_score;"]
         if classes:
             names = "network_class_names[NETWORK_NUM_CLASSES]"

@@ -5,7 +5,6 @@ A name begins names in C, and NAME.h is a file.
 
 from __future__ import annotations
 
-import math
 import re
 from importlib.resources import files
 
@@ -53,24 +52,11 @@ def numbers(values: NDArray[np.generic]) -> list[str]:
     if values.dtype == np.uint32:
         return [f"0x{value:08X}" for value in values.tolist()]
     if values.dtype == np.float32:
-        return [_float(value) for value in values.tolist()]
-    return [_integer(value) for value in values.tolist()]
-
-
-def _float(value: float) -> str:
-    assert math.isfinite(value)  # C has no constant for others
-    text = f"{value:.9g}"  # nine digits determine a float32
-    return f"{text}f" if set(text) & set(".e") else f"{text}.0f"
-
-
-def _integer(value: int) -> str:
-    assert abs(value) < 2**31  # C has no constant -2³¹
-    return str(value)
-
-
-def signed(value: int) -> str:
-    """Return an integer as a macro has it."""
-    return str(value) if value >= 0 else f"({value})"
+        assert np.isfinite(values).all()  # C has no constant for others
+        texts = [f"{value:.9g}" for value in values.tolist()]  # nine digits determine a float32
+        return [f"{text}f" if set(text) & set(".e") else f"{text}.0f" for text in texts]
+    assert all(abs(value) < 2**31 for value in values.tolist())  # C has no constant -2³¹
+    return [str(value) for value in values.tolist()]
 
 
 def initializer(fields: dict[str, object]) -> str:
