@@ -182,7 +182,8 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
     left_out = {name.partition(".")[0] for name in held.weights} - {"backbone"}
     head = take(held.weights, "classifier.")
     notes = []
-    if {n: t.shape for n, t in head.items()} == _head_shapes(_LINEAR, head, backbone.num_features):
+    expected = _head_shapes((_LINEAR,), head, backbone.num_features)
+    if {name: tensor.shape for name, tensor in head.items()} == expected:
         theirs |= {f"fc.{name}": tensor for name, tensor in head.items()}
         left_out.remove("classifier")
     else:
@@ -222,13 +223,15 @@ def _unpublished(backbone: Backbone) -> str | None:
 
 
 def _head_shapes(
-    layers: Mapping[str, bool], held: Mapping[str, Tensor], features: int | None
+    alternatives: Sequence[Mapping[str, bool]], held: Mapping[str, Tensor], features: int | None
 ) -> Shapes:
     """Return the shapes of a head whose linear layers are as wide as those in the file.
 
-    An MLP may have linear layers without bias, if all have none. `layers` are True for BN, by name;
+    An MLP may have linear layers without bias, if all have none. Of the alternatives, whose layers
+    are True for BN, it is the one of which most layers are in the file, of several the smallest.
     `features` is the head's input width, or None if it is unknown.
     """
+    layers = max(alternatives, key=lambda a: (sum(f"{n}weight" in held for n in a), -len(a)))
     linear = [layer for layer, norm in layers.items() if not norm]
     biased = len(layers) == 1 or any(f"{layer}bias" in held for layer in linear)
     shapes: Shapes = {}
@@ -244,13 +247,6 @@ def _head_shapes(
                 shapes[f"{layer}bias"] = (out,)
             width = out
     return shapes
-
-
-def _layers(
-    alternatives: Sequence[Mapping[str, bool]], held: Mapping[str, Tensor]
-) -> Mapping[str, bool]:
-    """Return the head of which most layers are in the file; of several, the smallest."""
-    return max(alternatives, key=lambda a: (sum(f"{n}weight" in held for n in a), -len(a)))
 
 
 def _read(content: Mapping[Any, Any], format: str) -> Imported:
@@ -273,7 +269,7 @@ def _read(content: Mapping[Any, Any], format: str) -> Imported:
     for part, alternatives in _HEADS[format].items():
         if held := take(tensors, part):
             features = None if part == "teacher_classifier." else backbone.num_features
-            head = _head_shapes(_layers(alternatives, held), held, features)
+            head = _head_shapes(alternatives, held, features)
             of_heads |= {part + name: shape for name, shape in head.items()}
             learned = (s for n, s in head.items() if n.endswith(("weight", "bias")))
             heads[part.removesuffix(".")] = sum(map(math.prod, learned))

@@ -132,7 +132,17 @@ def config_of(entries: Entries, format: str) -> BackboneConfig:
     """
     if format == "bnext":
         return _bnext_config(entries)
-    return _expert_config(entries) if format == "expert" else _reactnet_config(entries, format)
+    if format == "expert":
+        return _expert_config(entries)
+    config = BackboneConfig(width=len(_stem(entries)) / STEM_CHANNELS)
+    if format != "burn-release":
+        return config
+    return replace(
+        config,
+        feature_layer="fc.0.weight" in entries.tensors,  # the option use_mlp
+        activation_gradient="clip",
+        weight_gradient="identity",
+    )
 
 
 def layout_of(entries: Entries, format: str, ours: Mapping[str, Tensor]) -> Layout:
@@ -174,18 +184,6 @@ def _part(rest: str, table: Mapping[str, str]) -> str:
 
 
 # --- ReActNet-A. ---
-
-
-def _reactnet_config(entries: Entries, format: str) -> BackboneConfig:
-    config = BackboneConfig(width=len(_stem(entries)) / STEM_CHANNELS)
-    if format != "burn-release":
-        return config
-    return replace(
-        config,
-        feature_layer="fc.0.weight" in entries.tensors,  # the option use_mlp
-        activation_gradient="clip",
-        weight_gradient="identity",
-    )
 
 
 def reactnet_pieces(ours: Mapping[str, Tensor], *, flat: bool) -> dict[str, Shapes]:

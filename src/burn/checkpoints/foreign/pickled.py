@@ -46,6 +46,9 @@ class Dtype:
 class Array:
     """Stands for `numpy.ndarray`, without its values."""
 
+    def __init__(self, *_: object) -> None:
+        """Make an array as NumPy's function for pickles does."""
+
     def __setstate__(self, state: object) -> None:
         """Leave the values of a pickle out."""
 
@@ -69,18 +72,14 @@ def scalar(kind: object, content: object = b"") -> Any:
         return None
 
 
-def _reconstruct(*_: object) -> Array:
-    return Array()
-
-
 # What pickles of NumPy 1 and 2 name, and what stands for it: all that may be called.
 STAND_INS = {
     "numpy.dtype": Dtype,
     "numpy.ndarray": Array,
     "numpy.core.multiarray.scalar": scalar,
     "numpy._core.multiarray.scalar": scalar,
-    "numpy.core.multiarray._reconstruct": _reconstruct,
-    "numpy._core.multiarray._reconstruct": _reconstruct,
+    "numpy.core.multiarray._reconstruct": Array,
+    "numpy._core.multiarray._reconstruct": Array,
 }
 
 _MODULES = ("torch", "collections", "argparse", "_codecs")  # which files of weights need

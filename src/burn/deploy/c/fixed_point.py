@@ -128,20 +128,16 @@ def to_integers(
     try:
         with np.errstate(over="raise", invalid="raise"):
             return _Conversion(program, geometry, value_bits).network()
-    except (_DoesNotFitError, FloatingPointError, OverflowError) as error:
+    except (FloatingPointError, OverflowError) as error:
         raise UserError(
             f"{origin}: its constants span too wide a range for integers of {value_bits} bits: "
             "give --epilogue float"
         ) from error
 
 
-class _DoesNotFitError(Exception):
-    pass
-
-
 def _require(holds: bool | np.bool) -> None:
     if not holds:
-        raise _DoesNotFitError
+        raise OverflowError
 
 
 @dataclass
