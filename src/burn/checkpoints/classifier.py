@@ -71,12 +71,12 @@ def own_classifier(checkpoint: Checkpoint, backbone: Backbone) -> Classifier | N
     linear = linear_classifier(checkpoint, backbone.num_features)
     if linear is None:
         return None
+    classes = tuple(str(number) for number in range(linear.out_features))
     names = checkpoint.meta.get("classes")
-    named = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not named or len(names) != linear.out_features:
-        names = [str(number) for number in range(linear.out_features)]
+    if isinstance(names, list) and len(names) == len(classes):
+        classes = tuple(names) if all(isinstance(name, str) for name in names) else classes
     weight, bias = linear.weight.detach(), linear.bias.detach()
-    return Classifier(weight, bias, tuple(names), fingerprint(backbone))
+    return Classifier(weight, bias, classes, fingerprint(backbone))
 
 
 def save_classifier(path: Path, classifier: Classifier, settings: Mapping[str, Any]) -> None:

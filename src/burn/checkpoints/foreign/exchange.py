@@ -68,18 +68,11 @@ _HEADS = {
 
 @dataclass(frozen=True)
 class Imported:
-    """Published network, every entry of which was checked.
+    """Published network, every entry of which was checked; its weights have burn's names.
 
-    Attributes:
-        weights: By burn's names, as in a checkpoint.
-        kind: What the weights in binary layers are in the file: flat, 4-D or, in those formats that
-            hold networks of stage 2 alone, binary.
-        zeros: Number of these weights that are exactly 0.
-        parameters: Number of parameters of the backbone.
-        heads: Parts that were kept beside the backbone, with their numbers of parameters.
-        dropped: Parts that were dropped, with their numbers of entries.
-        notes: Remarks for the user.
-        stage: 1 (binary activations) or 2 (binary weights too).
+    `kind` is what the weights in binary layers are in the file: flat, 4-D or, in those formats that
+    hold networks of stage 2 alone, binary; `zeros` of them are exactly 0. `heads` are parts beside
+    the backbone, with their numbers of parameters, and `dropped` others, with those of entries.
     """
 
     format: str
@@ -91,7 +84,7 @@ class Imported:
     heads: Mapping[str, int]
     dropped: Mapping[str, int]
     notes: tuple[str, ...]
-    stage: int = 2
+    stage: int = 2  # 1: binary activations, 2: binary weights too
 
     @property
     def backbone(self) -> str:
