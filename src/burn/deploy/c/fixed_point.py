@@ -236,14 +236,13 @@ class _Conversion:
         bias = _rounded(layer.bias, bounds.sum_bits)
         shift = bounds.sum_bits - bits
         _require(0 <= shift <= 30)
-        half = 1 << shift >> 1
         # A sum of any part of the terms is within the bounds, whatever the order of additions.
         inside = 255 * abs(weight).sum(axis=3)
         size = abs(bias) + np.maximum(inside, abs(outside)).sum(axis=(1, 2))
-        _require(size.max() + half <= _MOST)
+        _require(size.max() + (1 << shift >> 1) <= _MOST)
         least = np.minimum(255 * np.minimum(weight, 0).sum(axis=3), outside).sum(axis=(1, 2))
         most = np.maximum(255 * np.maximum(weight, 0).sum(axis=3), outside).sum(axis=(1, 2))
-        low, high = (bias + least + half) >> shift, (bias + most + half) >> shift
+        low, high = _divided(bias + least, shift), _divided(bias + most, shift)
         self._require_values(low, high)
         return IntegerConvolution(weight, outside, bias, shift, bits), low, high
 
@@ -344,11 +343,15 @@ def _rounded(values: NDArray[np.floating], bits: int) -> Integers:
     return scaled.astype(np.int64)
 
 
+def _divided(x: Integers, shift: int) -> Integers:
+    """Return x / 2^shift, rounded to integers."""
+    return (x + (1 << shift >> 1)) >> shift
+
+
 def activated(layer: IntegerLayer, t: Integers) -> Integers:
     """Return z of the formulas, of t (..., out)."""
-    up, down = layer.positive_shift, layer.negative_shift
-    negative = ((t * layer.slope >> 32) + (1 << down >> 1)) >> down
-    return np.where(t >= 0, (t + (1 << up >> 1)) >> up, negative)
+    negative = _divided(t * layer.slope >> 32, layer.negative_shift)
+    return np.where(t >= 0, _divided(t, layer.positive_shift), negative)
 
 
 def run_integers(
@@ -374,10 +377,6 @@ def run_integers(
         x = np.maximum(x, 0) if linear.relu else x
         outputs.append(x)
     return outputs
-
-
-def _divided(x: Integers, shift: int) -> Integers:
-    return (x + (1 << shift >> 1)) >> shift
 
 
 def _run_stem(stem: IntegerConvolution, stride: int, images: NDArray[np.uint8]) -> Integers:
