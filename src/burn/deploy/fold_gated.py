@@ -126,11 +126,7 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
     channels = parts[0].norm.num_features
     scales = [_mean_sizes(convolution.weight[None]).reshape(-1) for convolution in convolutions]
     weight = np.concatenate([_signs(convolution.weight) for convolution in convolutions])
-    first = parts[0]
-    multiplies = first.shortcut_activation is not None
-    slopes = np.ones(channels)
-    if first.shortcut_activation is not None:
-        slopes = float64(first.shortcut_activation.weight)
+    first, multiplies = parts[0], parts[0].shortcut_activation
     return GatedConvolution(
         name=name,
         stride=first.stride,
@@ -138,7 +134,7 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
         groups=len(parts),
         experts=1,
         gate_of="mixed",
-        product=multiplies,
+        product=multiplies is not None,
         shortcut=True,
         weight=weight,
         threshold=np.concatenate(
@@ -156,7 +152,7 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
             up=round_rows(_blocks([_matrix(part.gate.excite) for part in parts])),
         ),
         mix=np.concatenate([np.clip(float64(part.mix.share), 0, 1) for part in parts]),
-        shortcut_slope=slopes,
+        shortcut_slope=np.ones(channels) if multiplies is None else float64(multiplies.weight),
         side=(),
     )
 
