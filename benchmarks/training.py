@@ -53,7 +53,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Batch, Precision
 from burn.methods.burn.method import Burn
 from burn.methods.burn.settings import BurnConfig
-from burn.recipes.optim import OptimConfig
+from burn.recipes.schema import OptimConfig
 from burn.runtime.compute import Compute, uses_bfloat16
 from burn.runtime.hardware import processor
 from burn.training.pretraining import build_optimizer

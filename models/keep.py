@@ -16,8 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from burn.checkpoints.latents import in_eight_bits
 from burn.checkpoints.native import find_checkpoint, load_checkpoint, save_checkpoint
+from burn.checkpoints.pretrained import in_eight_bits
 
 ROOT = Path(__file__).resolve().parent.parent
 

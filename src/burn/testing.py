@@ -44,9 +44,8 @@ from burn.evaluation.registry import evaluate_checkpoint
 from burn.methods.base import Method
 from burn.methods.entries import find_method
 from burn.methods.registry import build_method
-from burn.recipes.optim import OptimConfig
 from burn.recipes.registry import find_recipe
-from burn.recipes.schema import Recipe
+from burn.recipes.schema import OptimConfig, Recipe
 from burn.training.pretraining import build_optimizer, stage_batches
 
 _STUDENT = BackboneConfig(width=0.125, depths=(1, 1, 1, 1, 1), stage_strides=(2, 2, 2, 1))

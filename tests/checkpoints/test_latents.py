@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from burn.checkpoints.latents import in_eight_bits, in_full
 from burn.checkpoints.native import load_checkpoint, read_description, save_checkpoint
+from burn.checkpoints.pretrained import in_eight_bits, in_full
 from burn.core.errors import UserError
 
 

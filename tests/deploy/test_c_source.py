@@ -44,8 +44,7 @@ from burn.core.errors import UserError
 from burn.deploy.c import arena, export, fixed_point, source
 from burn.deploy.c.arena import Geometry, plan_arena
 from burn.deploy.c.export import export_c
-from burn.deploy.c.fixed_point import to_integers
-from burn.deploy.c.fixed_point_run import run_integers
+from burn.deploy.c.fixed_point import run_integers, to_integers
 from burn.deploy.c.source import geometry_of
 from burn.deploy.layout import Array
 from burn.deploy.pack import pack
@@ -103,6 +102,23 @@ def check_float(network: Host, packed: Path, images: Array) -> None:
     assert np.array_equal(best, scores.argmax(axis=1) if len(program.classes) else best)
 
 
+def largest_error(part: Any, size: Geometry, formula: Any) -> float:
+    """The most that an output in integers can differ from that in real numbers, of the same input.
+
+    See the formulas in `fixed_point`, whose F and e are `sum_bits` and `slope_bits` here.
+    """
+    of_output = 2.0 ** -(part.bits + 1)
+    if not size.is_binary:
+        return (size.inputs * 255 / 2 + 0.5) * 2.0 ** -(part.shift + part.bits) + of_output
+    sum_bits = part.positive_shift + part.bits
+    slope_bits = part.negative_shift - part.positive_shift + 32
+    steepest = max(1.0, float(abs(formula.slope).max()))
+    of_sum = (size.inputs + 1) * 2.0 ** -(sum_bits + 1)
+    of_slope = 2.0 ** (31 - sum_bits) * 2.0 ** -(slope_bits + 1)  # t is below 2^31
+    of_product = 2.0 ** -(sum_bits + slope_bits - 32)
+    return steepest * of_sum + of_slope + of_product + of_output
+
+
 def check_integers(network: Host, packed: Path, images: Array) -> None:
     program, layers = read_program(packed), read(packed)[1]
     geometry = geometry_of(program, images.shape[1])
@@ -120,7 +136,8 @@ def check_integers(network: Host, packed: Path, images: Array) -> None:
         real = np.ldexp(expected.astype(np.float64), -part.bits)
         # The bound is a proof; 2^-40 is for float64 in the comparison itself.
         difference = abs(real - run_layer(formula, x)[1])
-        assert (difference <= part.error + 2**-40 * sizes(formula, x)).all(), formula.name
+        bound = largest_error(part, size, formula) + 2**-40 * sizes(formula, x)
+        assert (difference <= bound).all(), formula.name
         x = real
     best, scores = network.run(images)
     assert np.array_equal(scores, twin[-1])
@@ -312,12 +329,12 @@ def live(shape: tuple[Any, ...], file: Path, value_bytes: int) -> Iterator[list[
     offsets = 2 * max(layer.out_channels for layer in layers[1:])
     blocks = max(-(-layer.out_channels // 32) for layer in layers[1:])
     common = [
-        (plan.rows_at, 2 * len(layers)),
-        (plan.list_at, max(2 * plan.list_length, 13 * layers[0].kernel ** 2, offsets)),
-        (plan.eights_at, 4 * (-(-plan.list_length // 64) * 8)),
-        (plan.more_at, 4 * plan.planes),
-        (plan.planes_at, 4 * plan.planes * blocks),
-        (plan.counts_at, 2 * 32 * blocks),
+        (plan.places["rows"], 2 * len(layers)),
+        (plan.places["list"], max(2 * plan.list_length, 13 * layers[0].kernel ** 2, offsets)),
+        (plan.places["eights"], 4 * (-(-plan.list_length // 64) * 8)),
+        (plan.places["more"], 4 * plan.planes),
+        (plan.places["planes"], 4 * plan.planes * blocks),
+        (plan.places["counts"], 2 * 32 * blocks),
     ]
     assert [first for first, _ in plan.phases] == [0, *(end + 1 for _, end in plan.phases[:-1])]
     assert plan.phases[-1][1] == last
@@ -333,10 +350,10 @@ def live(shape: tuple[Any, ...], file: Path, value_bytes: int) -> Iterator[list[
                 signs = 4 * layer.signs_rows * layer.in_size * layer.sign_words
                 used.append((plan.signs_at[index], signs))
         if end == last and shape[2]:
-            used.append((plan.sums_at, 4 * layers[-1].out_channels))
+            used.append((plan.places["sums"], 4 * layers[-1].out_channels))
         yield [*used, (plan.bytes, 0)]
     vectors = [layers[-1].out_channels, *shape[2]]
-    places = [plan.sums_at, *plan.vectors_at]
+    places = [plan.places["sums"], *plan.vectors_at]
     for index in range(len(shape[2])):
         both = [(places[index], 4 * vectors[index])]
         if index < len(shape[2]) - 1:
@@ -392,7 +409,7 @@ def test_the_arena_is_the_smallest_of_all_phases():
                 ends = [*(cut - 1 for cut in cuts), len(layers) - 1]
                 phases = zip(begins, ends, strict=True)
                 peaks.append(max(phase_bytes(layers, *phase) for phase in phases))
-        assert plan.bytes - plan.sums_at == min(peaks)
+        assert plan.bytes - plan.places["sums"] == min(peaks)
 
 
 def exported(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

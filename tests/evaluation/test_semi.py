@@ -13,6 +13,7 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
+from burn.checkpoints.classifier import own_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
 from burn.checkpoints.tuned import plain_meta
@@ -23,7 +24,6 @@ from burn.data.builtin.digits import Digits
 from burn.data.loader import EpochSampler, light_views
 from burn.data.splits import balanced_share
 from burn.data.view_config import ViewConfig
-from burn.deploy.shared import own_classifier
 from burn.evaluation import semi
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.configs import SemiConfig

@@ -18,7 +18,7 @@ from burn.methods.base import mlp
 from burn.methods.burn.method import Burn
 from burn.methods.burn.settings import BurnConfig
 from burn.methods.shared.frozen import FrozenTarget, _rounded
-from burn.recipes.optim import OptimConfig
+from burn.recipes.schema import OptimConfig
 from burn.training.pretraining import build_optimizer
 from networks import randomize, shallow_reactnet
 

@@ -43,7 +43,7 @@ from burn.methods.simclr.settings import SimclrConfig
 from burn.methods.supervised.method import Supervised, SupervisedKl
 from burn.methods.swav.method import Swav
 from burn.methods.swav.settings import SwavConfig
-from burn.recipes.optim import OptimConfig
+from burn.recipes.schema import OptimConfig
 from burn.training.pretraining import build_optimizer
 from method_checks import views
 from networks import randomize

@@ -15,9 +15,8 @@ from burn.methods.burn.settings import BurnConfig
 from burn.methods.byol.settings import ByolConfig
 from burn.methods.entries import METHODS, MethodEntry
 from burn.paper.numbers import OF_RECIPE
-from burn.recipes.optim import OptimConfig
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe, recipe_list
-from burn.recipes.schema import Recipe
+from burn.recipes.schema import OptimConfig, Recipe
 
 # Those for ImageNet100 differ from those for ImageNet at most in a queue, and these, shrunk, from
 # the small ones in stages and optimizer. The demo is tested as a whole.

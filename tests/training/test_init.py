@@ -15,8 +15,7 @@ import tiny
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import load_teacher
-from burn.checkpoints.labels import labels_behind
-from burn.checkpoints.native import load_checkpoint, save_checkpoint
+from burn.checkpoints.native import labels_behind, load_checkpoint, save_checkpoint
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.data.open import open_source

@@ -11,7 +11,7 @@ from torch import nn
 
 from burn.core.errors import UserError
 from burn.core.types import Part
-from burn.recipes.optim import OptimConfig
+from burn.recipes.schema import OptimConfig
 from burn.training.pretraining import build_optimizer, parameter_groups
 
 

@@ -1,8 +1,9 @@
-"""File of a linear classifier on a frozen backbone, which names the backbone that it belongs to.
+"""Linear classifiers of backbones: those of checkpoints, and a file of one on a frozen backbone.
 
-The file is safetensors: `weight` float32 (classes, features) and `bias` (classes,). Its metadata
-entry "classifier" is JSON: format (version of this layout), burn (version), classes (their names),
-backbone (its `fingerprint`) and settings (how the classifier was trained).
+The file, which names its backbone, is safetensors: `weight` float32 (classes, features) and `bias`
+(classes,). Its metadata entry "classifier" is JSON: format (version of this layout), burn
+(version), classes (their names), backbone (its `fingerprint`) and settings (how the classifier was
+trained).
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
+from burn.checkpoints.foreign.heads import classifier_from
 from burn.checkpoints.native import read_safetensors
 from burn.core.errors import UserError, printable
 from burn.core.files import write_beside
 from burn.core.inputs import parse_json
+from burn.core.types import Checkpoint
 
 FORMAT = 1
 
@@ -52,6 +55,28 @@ def fingerprint(backbone: Backbone) -> str:
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def linear_classifier(checkpoint: Checkpoint, num_features: int) -> nn.Linear | None:
+    """Return the linear classifier that a checkpoint holds beside its backbone, or None."""
+    weights = {n: t for n, t in checkpoint.weights.items() if n.startswith("classifier.")}
+    return classifier_from(weights, ["classifier"], num_features)
+
+
+def own_classifier(checkpoint: Checkpoint, backbone: Backbone) -> Classifier | None:
+    """Return the linear classifier that a checkpoint holds, or None.
+
+    Its classes are numbers where the checkpoint does not name just as many.
+    """
+    linear = linear_classifier(checkpoint, backbone.num_features)
+    if linear is None:
+        return None
+    classes = tuple(str(number) for number in range(linear.out_features))
+    names = checkpoint.meta.get("classes")
+    if isinstance(names, list) and len(names) == len(classes):
+        classes = tuple(names) if all(isinstance(name, str) for name in names) else classes
+    weight, bias = linear.weight.detach(), linear.bias.detach()
+    return Classifier(weight, bias, classes, fingerprint(backbone))
 
 
 def save_classifier(path: Path, classifier: Classifier, settings: Mapping[str, Any]) -> None:

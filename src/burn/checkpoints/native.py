@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from burn.checkpoints.latents import in_full, without_sizes
-from burn.checkpoints.pretrained import pretrained_file
+from burn.checkpoints.pretrained import in_full, pretrained_file, without_sizes
 from burn.core.errors import UserError, printable
 from burn.core.files import write_beside, write_text
 from burn.core.inputs import parse_json, require_safetensors, status_of
@@ -96,9 +95,9 @@ def find_checkpoint(path: Path) -> Path:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint of burn's: a file, or the last stage in the folder of a run.
 
-    Weights that are kept in 8 bits are returned in float32, see `burn.checkpoints.latents`. Raises
-    UserError if there is none, it is damaged, is something else, is of another version, or does not
-    fit into memory.
+    Weights that are kept in 8 bits are returned in float32, see `pretrained`. Raises UserError if
+    there is none, it is damaged, is something else, is of another version, or does not fit into
+    memory.
     """
     file = find_checkpoint(path)
     text, weights = read_safetensors(file, "burn")
@@ -182,6 +181,27 @@ def images_seen(meta: Mapping[str, Any]) -> int:
     if "images_seen" in meta:
         return int(meta["images_seen"])
     return int(meta["steps"]) * images_per_step(meta)
+
+
+def labels_behind(meta: Mapping[str, Any]) -> str | None:
+    """Return the data whose labels a network, its teachers or its start learned from, or None.
+
+    In the description of its checkpoint, `labels` names the data whose labels it learned from
+    itself; `teacher`, `init` and the teacher in `finetuned` are origins of other networks, whose
+    `labels` are all that is behind these. The names are joined by "and", each once.
+    """
+    tuned = meta.get("finetuned")
+    origins = [meta, meta.get("teacher"), meta.get("init"), _part(tuned, "teacher")]
+    labels = [_part(origin, "labels") for origin in origins]
+    # Checkpoints of earlier versions do not say `labels`.
+    if labels[0] is None and _part(meta.get("recipe"), "method") == "supervised":
+        labels[0] = _part(meta.get("data"), "name")
+    names = dict.fromkeys(printable(name)[:80] for name in labels if isinstance(name, str))
+    return " and ".join(names) or None
+
+
+def _part(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
 
 
 def read_safetensors(file: Path, key: str) -> tuple[str | None, dict[str, torch.Tensor]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burn.checkpoints.native import save_checkpoint
-from burn.core.types import Checkpoint, Precision
+from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
 
 if TYPE_CHECKING:
@@ -74,11 +74,3 @@ def save_tuned(path: Path, backbone: Backbone, head: nn.Linear, meta: dict[str, 
     weights = {f"backbone.{name}": tensor for name, tensor in backbone.state_dict().items()}
     weights |= {f"classifier.{name}": tensor for name, tensor in head.state_dict().items()}
     save_checkpoint(path, weights, meta)
-
-
-def class_names(checkpoint: Checkpoint, number: int) -> tuple[str, ...] | None:
-    """Return the names of a checkpoint's classes, or None if it names not just `number` of them."""
-    names = checkpoint.meta.get("classes")
-    if not isinstance(names, list) or len(names) != number:
-        return None
-    return tuple(names) if all(isinstance(name, str) for name in names) else None

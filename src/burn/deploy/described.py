@@ -33,24 +33,25 @@ def packed_facts(file: Path) -> dict[str, Any]:
 
 def packed_table(facts: dict[str, Any]) -> Table:
     """Return the facts as a table for a terminal."""
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column()
-    table.add_row("file", f"{facts['file_bytes']:,} bytes")
-    table.add_row("binary weights", f"{facts['bits']:,} bits")
-    table.add_row("float constants", f"{facts['floats']:,}")
-    table.add_row("layers", f"{len(facts['layers'])}")
-    table.add_row("features", f"{facts['features']:,}")
     classes = facts["classes"]
     shown = printable(", ".join(classes[:_SHOWN_CLASSES]))
     more = ", …" if len(classes) > _SHOWN_CLASSES else ""
-    table.add_row("classes", f"{len(classes):,}: {shown}{more}" if classes else "none")
     image = "any size"
     if facts["image"]:
         resize, size = facts["image"]["resize"], facts["image"]["size"]
         image = f"{size} × {size} pixels, cropped after its short side is resized to {resize}"
-    table.add_row("image", image)
+    rows = {
+        "file": f"{facts['file_bytes']:,} bytes",
+        "binary weights": f"{facts['bits']:,} bits",
+        "float constants": f"{facts['floats']:,}",
+        "layers": f"{len(facts['layers'])}",
+        "features": f"{facts['features']:,}",
+        "classes": f"{len(classes):,}: {shown}{more}" if classes else "none",
+        "image": image,
+    }
     if facts["origin"] is not None:
-        origin = json.dumps(facts["origin"], ensure_ascii=False)
-        table.add_row("packed from", printable(origin))
+        rows["packed from"] = printable(json.dumps(facts["origin"], ensure_ascii=False))
+    table = Table("", "", show_header=False)
+    for name, value in rows.items():
+        table.add_row(name, value)
     return table

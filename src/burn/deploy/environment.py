@@ -32,14 +32,8 @@ _TIMED = 30  # images
 class DeviceRun:
     """Comparison of a packed classifier there with the network in PyTorch on the same images.
 
-    Attributes:
-        packages: All packages of the environment.
-        runs_on: Instruction set.
-        same_class: Number of images whose best class is the same in both.
-        least_cosine: Smallest cosine between the scores of both for an image.
-        load_ms: Milliseconds to load the file.
-        image_ms: Median milliseconds of one image in burn-engine.
-        torch_ms: The same in PyTorch on one thread.
+    `runs_on` is the instruction set, `least_cosine` the smallest cosine between the scores of both
+    for an image, and times of an image are medians; in PyTorch on one thread.
     """
 
     packages: tuple[str, ...]

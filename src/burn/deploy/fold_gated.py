@@ -49,15 +49,9 @@ from burn_engine.format import (
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def is_gated(backbone: Backbone) -> bool:
-    """Return whether `fold_gated` takes the backbone."""
-    return isinstance(backbone, BNext | ExpertNet)
-
-
-def precision_of(backbone: Backbone) -> Precision:
-    """Return the precision of a backbone that `fold_gated` takes."""
-    assert isinstance(backbone, BNext | ExpertNet)
-    return backbone.precision
+def gated_precision(backbone: Backbone) -> Precision | None:
+    """Return the precision of a backbone that `fold_gated` takes, or None for any other."""
+    return backbone.precision if isinstance(backbone, BNext | ExpertNet) else None
 
 
 def fold_gated(backbone: Backbone) -> tuple[Layer, ...]:
@@ -77,7 +71,7 @@ def with_rounded_gates(backbone: Backbone) -> Backbone:
     0.999 to those of before. What is packed is therefore compared with this network, where a wrong
     constant shows. A network without gates is returned as it is, others are copied.
     """
-    if not is_gated(backbone):
+    if gated_precision(backbone) is None:
         return backbone
     rounded = copy.deepcopy(backbone)
     for layer in rounded.modules():
@@ -132,11 +126,7 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
     channels = parts[0].norm.num_features
     scales = [_mean_sizes(convolution.weight[None]).reshape(-1) for convolution in convolutions]
     weight = np.concatenate([_signs(convolution.weight) for convolution in convolutions])
-    first = parts[0]
-    multiplies = first.shortcut_activation is not None
-    slopes = np.ones(channels)
-    if first.shortcut_activation is not None:
-        slopes = float64(first.shortcut_activation.weight)
+    first, multiplies = parts[0], parts[0].shortcut_activation
     return GatedConvolution(
         name=name,
         stride=first.stride,
@@ -144,7 +134,7 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
         groups=len(parts),
         experts=1,
         gate_of="mixed",
-        product=multiplies,
+        product=multiplies is not None,
         shortcut=True,
         weight=weight,
         threshold=np.concatenate(
@@ -162,7 +152,7 @@ def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> Gated
             up=round_rows(_blocks([_matrix(part.gate.excite) for part in parts])),
         ),
         mix=np.concatenate([np.clip(float64(part.mix.share), 0, 1) for part in parts]),
-        shortcut_slope=slopes,
+        shortcut_slope=np.ones(channels) if multiplies is None else float64(multiplies.weight),
         side=(),
     )
 

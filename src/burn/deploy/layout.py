@@ -152,10 +152,9 @@ def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
 def layers_bytes(layers: Sequence[Layer], num_features: int, num_classes: int = 0) -> int | None:
     """Return the size of the file that `burn pack` writes of folded layers without a classifier.
 
-    Of the layers' tensors only the shapes are read. What is unknown here is given the size that it
-    usually has: classes, of which 0 are no classifier, are named by numbers. The file's origin, of
-    which `burn pack` writes 150 bytes or so, is left out. The size is None if the format has no
-    place for so many classes.
+    Only the shapes are read. Classes, of which 0 are no classifier, are named by numbers here, and
+    the file's origin, some 150 bytes, is left out. The size is None if the format has no place for
+    so many classes.
     """
     features = layers[-1].name
     classes = [str(i) for i in range(num_classes)] if num_classes <= MOST_NAMES else []
@@ -171,14 +170,9 @@ def layers_bytes(layers: Sequence[Layer], num_features: int, num_classes: int = 
 def _layers(plan: ReActNetPlan) -> list[Layer]:
     """Return the layers that `fold` would make, with zeros for their constants."""
     stem, features = plan.stem_channels, plan.num_features
+    weight, bias, stride = _zeros(stem, 3, 3, 3), _zeros(stem), plan.stem_stride
     layers: list[Layer] = [
-        Convolution(
-            name="stem",
-            stride=plan.stem_stride,
-            weight=_zeros(stem, 3, 3, 3),
-            bias=_zeros(stem),
-            padding=_zeros(3),
-        )
+        Convolution(name="stem", stride=stride, weight=weight, bias=bias, padding=_zeros(3))
     ]
     for part in plan.convolutions:
         out = part.out_channels

@@ -9,8 +9,6 @@ from burn.checkpoints.native import CLASSIFIER_NAME, find_checkpoint, read_descr
 from burn.core.errors import UserError
 from burn.core.files import require_free
 
-_MISSING = "exporting to ONNX needs packages: pip install onnx onnxruntime onnxscript"
-
 
 def check_packing(checkpoint: Path, out: Path, head: Path | None = None) -> None:
     """Check the names of `burn pack`, of which `head` is a classifier's. Raises UserError."""
@@ -54,5 +52,5 @@ def check_onnx_export(checkpoint: Path, out: Path, image_size: int | None) -> No
     if image_size is not None and not 8 <= image_size <= 2048:
         raise UserError(f"--image-size {image_size} is not in 8 … 2048 pixels")
     if not all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript")):
-        raise UserError(_MISSING)
+        raise UserError("exporting to ONNX needs packages: pip install onnx onnxruntime onnxscript")
     read_description(checkpoint)

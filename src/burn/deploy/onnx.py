@@ -18,26 +18,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
+from burn.checkpoints.classifier import linear_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import UserError
 from burn.core.files import write_beside
 from burn.core.types import Precision
 from burn.deploy.fold import fold
-from burn.deploy.fold_gated import (
-    features_rounded_and_unrounded,
-    fold_gated,
-    is_gated,
-    precision_of,
-)
+from burn.deploy.fold_gated import features_rounded_and_unrounded, fold_gated, gated_precision
 from burn.deploy.layout import Array
 from burn.deploy.named import check_onnx_export
-from burn.deploy.onnx_gated import Branched, Gated, Stem, constant, linear, map_constant
 from burn.deploy.shared import (
     LEAST_COSINE,
     agree,
     cosines,
-    linear_classifier,
     sample_images,
     survives_rounding,
     views_of,
@@ -48,8 +42,10 @@ from burn_engine.format import (
     Convolution,
     GatedConvolution,
     GlobalMean,
+    Kernel,
     Layer,
     Linear,
+    Matrix,
 )
 
 _MANY_PIXELS = 512**2  # in one image; of larger images fewer are compared
@@ -57,16 +53,12 @@ _MANY_PIXELS = 512**2  # in one image; of larger images fewer are compared
 
 @dataclass(frozen=True)
 class ExportedOnnx:
-    """Summary of an export to ONNX.
+    """Summary of an export to ONNX, and of its comparison with the network on some images.
 
-    Attributes:
-        image_size: Side of its images in pixels.
-        images: Number of images on which it was compared with the network, whose gates' weights
-            were rounded as in the file.
-        cosine: Smallest cosine between the features of these two. Where an argument of a sign is
-            nearly 0, rounding turns it, so single images of a right file are below 0.999.
-        median: Median of these cosines.
-        left_out: Parts of the checkpoint that are neither backbone nor linear classifier.
+    The network's gates were rounded as in the file. Where an argument of a sign is nearly 0,
+    rounding turns it, so single images of a right file have cosines of features below 0.999: the
+    smallest and the median are given. Left out are parts of the checkpoint that are neither
+    backbone nor linear classifier.
     """
 
     bytes: int
@@ -93,7 +85,7 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
     check_onnx_export(checkpoint, out, image_size)
     held = load_checkpoint(checkpoint)
     backbone = backbone_from(held)
-    if is_gated(backbone) and precision_of(backbone) == Precision.BINARY_ACTIVATIONS:
+    if gated_precision(backbone) == Precision.BINARY_ACTIVATIONS:
         raise UserError(
             f"{held.origin} cannot be exported: its weights are not binary: finish stage 2 first"
         )
@@ -147,24 +139,157 @@ def _folded(backbone: Backbone) -> nn.Sequential | None:
     if chain is not None:
         signs = chain.precision != Precision.FLOAT
         return nn.Sequential(*(_module(layer, signs) for layer in fold(backbone)))
-    if is_gated(backbone) and precision_of(backbone) == Precision.BINARY:
+    if gated_precision(backbone) == Precision.BINARY:
         return nn.Sequential(*(_module(layer, True) for layer in fold_gated(backbone)))
     return None
 
 
 def _module(layer: Layer, signs: bool) -> nn.Module:
     if isinstance(layer, Convolution):
-        return Stem(layer, layer.padding, layer.stride)
+        return _Stem(layer, layer.padding, layer.stride)
     if isinstance(layer, BinaryConvolution):
         return _SignConvolution(layer, signs)
     if isinstance(layer, GlobalMean):
         return _Mean(layer)
     if isinstance(layer, GatedConvolution):
-        return Gated(layer)
+        return _Gated(layer)
     if isinstance(layer, BranchedConvolution):
-        return Branched(layer)
+        return _Branched(layer)
     assert isinstance(layer, Linear)
-    return nn.Sequential(linear(layer), nn.ReLU()) if layer.relu else linear(layer)
+    return nn.Sequential(_linear(layer), nn.ReLU()) if layer.relu else _linear(layer)
+
+
+def _constant(values: Array) -> nn.Parameter:
+    """Return values as a parameter that is not trained."""
+    return nn.Parameter(torch.from_numpy(values).float().contiguous(), requires_grad=False)
+
+
+def _map_constant(values: Array) -> nn.Parameter:
+    """Return a parameter (channels, 1, 1) from values (channels,)."""
+    return _constant(values[:, None, None])
+
+
+class _Gated(nn.Module):
+    """A gated_convolution of the packed format, with weights of ±1.
+
+    All its experts are computed and one is taken: a graph has no convolution whose weights depend
+    on the image and which takes a batch of any size.
+    """
+
+    def __init__(self, layer: GatedConvolution) -> None:
+        super().__init__()
+        weight = layer.weight.transpose(0, 3, 1, 2) * layer.multiplier[:, None, None, None]
+        self.weights = nn.ParameterList(map(_constant, np.split(weight, layer.experts)))
+        self.stride, self.padding, self.groups = layer.stride, weight.shape[-1] // 2, layer.groups
+        self.repeat, self.gate_of, self.product = layer.repeat, layer.gate_of, layer.product
+        self.threshold = _map_constant(layer.threshold)
+        self.bias, self.inner_slope = _constant(layer.bias), _constant(layer.inner_slope)
+        self.scale, self.shift = _map_constant(layer.scale), _map_constant(layer.shift)
+        self.slope = _constant(layer.slope)
+        self.mix = None if layer.mix is None else _constant(layer.mix)
+        self.shortcut_slope = None
+        if layer.shortcut_slope is not None:
+            self.shortcut_slope = _constant(layer.shortcut_slope)
+        self.choice = None if layer.choice is None else _linear(layer.choice)
+        self.down = None if layer.gate is None else _linear(layer.gate.down.matrix())
+        self.up = None if layer.gate is None else _linear(layer.gate.up.matrix())
+        self.has_shortcut = layer.shortcut
+        self.sides = nn.ModuleList(_Dense(side, side.slope) for side in layer.side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        means = x.mean(dim=(2, 3))
+        read = torch.cat([x] * self.repeat, dim=1) if self.repeat > 1 else x
+        signs = torch.where(read >= self.threshold, 1.0, -1.0)
+        sums = [F.conv2d(signs, w, None, self.stride, self.padding, 1, self.groups)
+                for w in self.weights]  # fmt: skip
+        y = sums[0]
+        if self.choice is not None:
+            chosen = F.one_hot(self.choice(means).argmax(dim=1), len(sums)).to(x.dtype)
+            stacked = torch.stack(sums, dim=1)
+            y = (stacked * chosen[:, :, None, None, None]).sum(dim=1)
+        u = F.prelu(y + self.bias[:, None, None], self.inner_slope)
+        pooled = self._pool(x)
+        out = u * self.scale
+        if self.down is not None and self.up is not None:
+            if self.mix is not None:
+                repeated = self._repeat(pooled.mean(dim=(2, 3)), u.shape[1])
+                means = self.mix * repeated + (1 - self.mix) * u.mean(dim=(2, 3))
+            gate = torch.sigmoid(self.up(F.relu(self.down(means))))
+            out = out * gate[:, :, None, None]
+        if not self.has_shortcut:
+            return F.prelu(out + self.shift, self.slope)
+        if self.shortcut_slope is None:
+            shortcut = pooled
+            for side in self.sides:
+                shortcut = side(shortcut)
+        else:
+            shortcut = self._repeat(self._pool(F.prelu(x, self.shortcut_slope)), u.shape[1])
+        if self.product:
+            out = out * shortcut
+        return F.prelu(out + self.shift + shortcut, self.slope)
+
+    def _pool(self, x: Tensor) -> Tensor:
+        if self.stride == 1:
+            return x
+        return F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
+
+    def _repeat(self, x: Tensor, channels: int) -> Tensor:
+        times = channels // x.shape[1]
+        return torch.cat([x] * times, dim=1) if times > 1 else x
+
+
+class _Stem(nn.Module):
+    """Convolution that subtracts the colour outside the image first, as ONNX pads with zeros."""
+
+    def __init__(self, kernel: Convolution | Kernel, colour: Array, stride: int) -> None:
+        super().__init__()
+        self.colour = _map_constant(colour)
+        self.weight = _constant(kernel.weight.transpose(0, 3, 1, 2))
+        self.bias = _constant(kernel.bias + (kernel.weight * colour).sum(axis=(1, 2, 3)))
+        self.stride, self.padding = stride, kernel.weight.shape[1] // 2
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images - self.colour
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+
+
+class _Branched(nn.Module):
+    """A branched_convolution of the packed format."""
+
+    def __init__(self, layer: BranchedConvolution) -> None:
+        super().__init__()
+        self.first = _Stem(layer.first, layer.padding, layer.stride)
+        self.second_stride = layer.second_stride
+        self.narrow, self.last = _Dense(layer.narrow), _Dense(layer.last)
+        self.widen = _constant(layer.widen.weight.transpose(0, 3, 1, 2))
+        self.widen_bias = _constant(layer.widen.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.relu(self.first(images))
+        padding = self.widen.shape[-1] // 2
+        narrow = self.narrow(x)
+        wide = F.conv2d(narrow, self.widen, self.widen_bias, self.second_stride, padding)
+        largest = F.max_pool2d(x, 3, self.second_stride, 1)
+        return self.last(torch.cat([F.relu(wide), largest], dim=1))
+
+
+class _Dense(nn.Module):
+    """1×1 convolution and PReLU, or ReLU without slopes."""
+
+    def __init__(self, matrix: Matrix, slope: Array | None = None) -> None:
+        super().__init__()
+        self.weight, self.bias = _constant(matrix.weight[:, :, None, None]), _constant(matrix.bias)
+        self.slope = _constant(np.zeros(len(matrix.bias)) if slope is None else slope)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.prelu(F.conv2d(x, self.weight, self.bias), self.slope)
+
+
+def _linear(matrix: Matrix | Linear) -> nn.Linear:
+    """Return a matrix as a module."""
+    made = nn.Linear(matrix.weight.shape[1], len(matrix.weight))
+    made.weight, made.bias = _constant(matrix.weight), _constant(matrix.bias)
+    return made
 
 
 class _SignConvolution(nn.Module):
@@ -173,9 +298,9 @@ class _SignConvolution(nn.Module):
     def __init__(self, layer: BinaryConvolution, signs: bool) -> None:
         super().__init__()
         weight = layer.weight.transpose(0, 3, 1, 2) * layer.multiplier[:, None, None, None]
-        self.threshold = map_constant(layer.threshold)
-        self.weight, self.bias = constant(weight), constant(layer.bias)
-        self.slope = map_constant(layer.slope)
+        self.threshold = _map_constant(layer.threshold)
+        self.weight, self.bias = _constant(weight), _constant(layer.bias)
+        self.slope = _map_constant(layer.slope)
         self.signs = signs
         self.stride, self.padding = layer.stride, weight.shape[-1] // 2
         self.repeat = weight.shape[0] // weight.shape[1]
@@ -192,8 +317,8 @@ class _SignConvolution(nn.Module):
 class _Mean(nn.Module):
     def __init__(self, layer: GlobalMean) -> None:
         super().__init__()
-        self.bias = constant(layer.bias)
-        self.scale = None if layer.scale is None else constant(layer.scale)
+        self.bias = _constant(layer.bias)
+        self.scale = None if layer.scale is None else _constant(layer.scale)
 
     def forward(self, x: Tensor) -> Tensor:
         mean = x.mean(dim=(2, 3))

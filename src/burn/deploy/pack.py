@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from burn.backbones.base import Backbone
-from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier
+from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier, own_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.core.errors import UserError
@@ -24,27 +24,14 @@ from burn.core.files import write_beside
 from burn.core.inputs import sha256_of
 from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
-from burn.deploy.fold_gated import (
-    features_rounded_and_unrounded,
-    fold_gated,
-    is_gated,
-    precision_of,
-)
-from burn.deploy.layout import (
-    MOST_CHANNELS,
-    MOST_NAMES,
-    Array,
-    names_length,
-    program_of,
-    stored,
-)
+from burn.deploy.fold_gated import features_rounded_and_unrounded, fold_gated, gated_precision
+from burn.deploy.layout import MOST_CHANNELS, MOST_NAMES, Array, names_length, program_of, stored
 from burn.deploy.named import check_packing, head_file, require_packed_name
 from burn.deploy.shared import (
     LARGEST_CHECKED,
     LEAST_COSINE,
     agree,
     cosines,
-    own_classifier,
     sample_images,
     survives_rounding,
     views_of,
@@ -173,20 +160,21 @@ def pack_network(
 
 def folded(backbone: Backbone) -> list[Layer]:
     """Return the layers of a network that is not `unpackable`, without a classifier."""
-    return list(fold_gated(backbone) if is_gated(backbone) else fold(backbone))
+    is_chain = gated_precision(backbone) is None
+    return list(fold(backbone) if is_chain else fold_gated(backbone))
 
 
 def unpackable(backbone: Backbone) -> str | None:
     """Return why a packed file has no place for a network, or None if it has."""
     chain = backbone.chain()
-    if chain is None and not is_gated(backbone):
+    precision = gated_precision(backbone) if chain is None else chain.precision
+    if precision is None:
         return (
             f"it is a {backbone.config.name}, which is not a chain of binary layers as the "
             "reactnets are; burn export writes it as ONNX"
         )
     if chain is not None and (problem := _unfoldable(chain)):
         return problem
-    precision = precision_of(backbone) if chain is None else chain.precision
     if precision == Precision.BINARY_ACTIVATIONS:
         return (
             "its weights are not binary: finish stage 2, or import it with --stage 2 if they are "
@@ -351,10 +339,8 @@ def _verify(
     with np.errstate(all="ignore"):  # features that overflow fail the comparison
         packed_features = np.asarray(model.features(pixels))
     expected, unrounded = features_rounded_and_unrounded(backbone, images)
-    cosines_rounded, cosines_unrounded = (
-        cosines(packed_features, expected.numpy()),
-        cosines(packed_features, unrounded.numpy()),
-    )
+    cosines_rounded = cosines(packed_features, expected.numpy())
+    cosines_unrounded = cosines(packed_features, unrounded.numpy())
     cosine = float(cosines_rounded.min())
     if not agree(cosines_rounded):
         raise UserError(

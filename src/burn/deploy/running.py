@@ -65,11 +65,10 @@ def in_engine(backbone: Backbone, threads: int) -> tuple[Model, list[Layer]]:
 class PackedForward:
     """The features of views, which burn-engine computes from a copy of a backbone's weights.
 
-    The network is the one that `burn pack` writes: BN and scales are folded, and sums are added in
-    another order than in PyTorch. Where an argument of a sign is nearly 0, the sign may be another.
-    As `burn pack` does, the constructor compares the two on built-in images, whose side in pixels
-    is `size`, and 224 at most. The backbone is on the CPU and in eval mode; later changes of its
-    weights are not seen.
+    The network is the one that `burn pack` writes, which adds in another order than PyTorch; where
+    an argument of a sign is nearly 0, the sign may be another. The two are compared on built-in
+    images, whose side in pixels is `size`, and 224 at most. The backbone is on the CPU and in eval
+    mode; later changes of its weights are not seen.
 
     Raises:
         UserError: The network cannot be packed, its features are not those of PyTorch, or

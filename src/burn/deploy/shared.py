@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from burn.checkpoints.tuned import class_names
 from burn.core.errors import UserError
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint
@@ -16,10 +15,7 @@ from burn.data.view_config import ViewConfig
 from burn.deploy.layout import Array
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from burn.backbones.base import Backbone
-    from burn.checkpoints.classifier import Classifier
+    from torch import Tensor
 
 LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size
 LEAST_COSINE = 0.999
@@ -82,27 +78,3 @@ def survives_rounding(values: Array) -> bool:
     lost, 0.945.
     """
     return bool(np.median(values) > _LEAST_ROUNDED)
-
-
-def linear_classifier(checkpoint: Checkpoint, num_features: int) -> nn.Linear | None:
-    """Return the linear classifier that a checkpoint holds beside its backbone, or None."""
-    from burn.checkpoints.foreign.heads import classifier_from
-
-    weights = {n: t for n, t in checkpoint.weights.items() if n.startswith("classifier.")}
-    return classifier_from(weights, ["classifier"], num_features)
-
-
-def own_classifier(checkpoint: Checkpoint, backbone: Backbone) -> Classifier | None:
-    """Return the linear classifier that a checkpoint holds, or None.
-
-    Its classes are numbers where the checkpoint does not name them.
-    """
-    from burn.checkpoints.classifier import Classifier, fingerprint
-
-    linear = linear_classifier(checkpoint, backbone.num_features)
-    if linear is None:
-        return None
-    names = class_names(checkpoint, linear.out_features)
-    names = names or tuple(str(number) for number in range(linear.out_features))
-    weight, bias = linear.weight.detach(), linear.bias.detach()
-    return Classifier(weight, bias, names, fingerprint(backbone))

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burn.checkpoints.classifier import Classifier, fingerprint
+from burn.checkpoints.classifier import Classifier, fingerprint, own_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.paths import expand
 from burn.data.augment import plain_view
 from burn.deploy.pack import read_head
-from burn.deploy.shared import own_classifier
 from burn.embedding.network import Outputs
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.context import Model, model_of, open_model

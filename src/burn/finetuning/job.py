@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
 from burn.checkpoints.classifier import fingerprint
-from burn.checkpoints.labels import labels_behind
+from burn.checkpoints.native import labels_behind
 from burn.core.errors import UserError
 from burn.core.schedule import learning_rate_factor
 from burn.core.types import Features

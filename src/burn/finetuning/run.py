@@ -128,9 +128,9 @@ def _in_the_same_format(request: FinetuneRequest, out: Path, console: Console) -
 
 
 def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:
+    from burn.checkpoints.classifier import own_classifier
     from burn.checkpoints.foreign.weights import backbone_from
     from burn.checkpoints.native import load_checkpoint
-    from burn.deploy.shared import own_classifier
     from burn.finetuning.tested import test
 
     trained = folder.checkpoint.is_file()

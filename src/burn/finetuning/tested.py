@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burn.checkpoints.classifier import Classifier
+from burn.checkpoints.classifier import Classifier, own_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.core.errors import UserError, printable
 from burn.core.results import Result, append_results
 from burn.core.types import Checkpoint
-from burn.deploy.shared import own_classifier
 from burn.evaluation.artifacts.confusion import keep_confusion
 from burn.evaluation.context import model_of
 from burn.evaluation.features import extract_features

@@ -17,8 +17,7 @@ from burn.data.view_config import ViewConfig
 from burn.methods.burn.settings import BurnConfig
 from burn.methods.byol.settings import ByolConfig
 from burn.methods.simclr.settings import SimclrConfig
-from burn.recipes.optim import OptimConfig
-from burn.recipes.schema import Recipe
+from burn.recipes.schema import OptimConfig, Recipe
 from burn.recipes.small import burn_small
 
 # The colours of SimCLR, which SwAV and InfoMin have, too.

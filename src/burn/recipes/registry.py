@@ -10,64 +10,31 @@ from collections.abc import Callable
 from burn.core.errors import UserError, listed, shortened, shown
 from burn.core.plugins import Plugin, check_owner, registering
 from burn.core.settings import from_plain
-from burn.recipes import families, imagenet, photos, small, teachers
+from burn.recipes import imagenet, photos, small, teachers
 from burn.recipes.schema import Recipe
 
 DEFAULT = photos.burn.__name__
 RECIPES: dict[str, Callable[[], Recipe]] = {
     recipe.__name__: recipe
     for recipe in (
-        photos.burn,
-        small.burn_small,
-        small.paper_small,
-        small.paper_small_lars,
-        small.feature_only_small,
-        small.supervised_small,
-        small.supervised_kl_small,
-        small.byol_small,
-        small.swav_small,
-        small.mocov2_small,
-        small.s2bnn_small,
-        small.simclr_small,
-        small.infomin_small,
-        families.bnext_small,
-        families.expert_small,
-        teachers.teacher_small,
-        teachers.teacher_mocov2_small,
-        teachers.teacher_byol_small,
-        teachers.teacher_supervised_small,
-        families.bnext_photos,
-        photos.burn_device,
-        photos.burn_device_128,
-        imagenet.burn_imagenet,
-        imagenet.paper_imagenet,
-        imagenet.released,
-        imagenet.supervised_imagenet,
-        imagenet.supervised_kl_imagenet,
-        imagenet.byol_imagenet,
-        imagenet.swav_imagenet,
-        imagenet.mocov2_imagenet,
-        imagenet.s2bnn_imagenet,
-        imagenet.simclr_imagenet,
-        imagenet.infomin_imagenet,
-        teachers.teacher_mocov2_imagenet,
-        teachers.teacher_simclr_imagenet,
-        imagenet.burn_imagenet100,
-        imagenet.paper_imagenet100,
-        imagenet.supervised_imagenet100,
-        imagenet.supervised_kl_imagenet100,
-        imagenet.byol_imagenet100,
-        imagenet.swav_imagenet100,
-        imagenet.mocov2_imagenet100,
-        imagenet.s2bnn_imagenet100,
-        imagenet.simclr_imagenet100,
-        imagenet.infomin_imagenet100,
-        imagenet.infomin_weak_imagenet100,
-        teachers.teacher_byol_imagenet100,
-        small.demo,
+        photos.burn, small.burn_small, small.paper_small, small.paper_small_lars,
+        small.feature_only_small, small.supervised_small, small.supervised_kl_small,
+        small.byol_small, small.swav_small, small.mocov2_small, small.s2bnn_small,
+        small.simclr_small, small.infomin_small, small.bnext_small, small.expert_small,
+        teachers.teacher_small, teachers.teacher_mocov2_small, teachers.teacher_byol_small,
+        teachers.teacher_supervised_small, photos.bnext_photos, photos.burn_device,
+        photos.burn_device_128, imagenet.burn_imagenet, imagenet.paper_imagenet, imagenet.released,
+        imagenet.supervised_imagenet, imagenet.supervised_kl_imagenet, imagenet.byol_imagenet,
+        imagenet.swav_imagenet, imagenet.mocov2_imagenet, imagenet.s2bnn_imagenet,
+        imagenet.simclr_imagenet, imagenet.infomin_imagenet, teachers.teacher_mocov2_imagenet,
+        teachers.teacher_simclr_imagenet, imagenet.burn_imagenet100, imagenet.paper_imagenet100,
+        imagenet.supervised_imagenet100, imagenet.supervised_kl_imagenet100,
+        imagenet.byol_imagenet100, imagenet.swav_imagenet100, imagenet.mocov2_imagenet100,
+        imagenet.s2bnn_imagenet100, imagenet.simclr_imagenet100, imagenet.infomin_imagenet100,
+        imagenet.infomin_weak_imagenet100, teachers.teacher_byol_imagenet100, small.demo,
         teachers.demo_teacher,
     )
-}
+}  # fmt: skip
 
 
 # A pattern for the names of each family, and what help says about the family.

@@ -14,8 +14,7 @@ from burn.data.view_config import ViewConfig
 from burn.methods.byol.settings import ByolConfig
 from burn.methods.mocov2.settings import Mocov2Config
 from burn.methods.simclr.settings import SimclrConfig
-from burn.recipes.optim import OptimConfig
-from burn.recipes.schema import Recipe
+from burn.recipes.schema import OptimConfig, Recipe
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2470, 0.2435, 0.2616)
@@ -167,12 +166,7 @@ def demo_teacher() -> Recipe:
         backbone=BackboneConfig(
             name="resnet18", width=0.25, stem_stride=2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)
         ),
-        views=_digit_views(),
-    )
-
-
-def _digit_views() -> ViewConfig:
-    """Return views without flips, which change a digit's meaning, and without colours."""
-    return ViewConfig(
-        size=32, resize=32, crop_scale=(0.4, 1.0), flip=0.0, jitter=0.8, grey=0.0, blur=0.0
+        views=ViewConfig(  # flips change a digit's meaning
+            size=32, resize=32, crop_scale=(0.4, 1.0), flip=0.0, jitter=0.8, grey=0.0, blur=0.0
+        ),
     )

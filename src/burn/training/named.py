@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from burn.backbones.registry import is_binary
 from burn.checkpoints.foreign.named import own_file, require_network
-from burn.checkpoints.labels import labels_behind
-from burn.checkpoints.native import load_checkpoint, read_description, take
+from burn.checkpoints.native import labels_behind, load_checkpoint, read_description, take
 from burn.checkpoints.pretrained import PRETRAINED, names_checkpoint, nearest_network
 from burn.core.errors import UserError, listed, printable
 from burn.core.inputs import sha256_of

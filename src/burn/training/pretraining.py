@@ -23,8 +23,7 @@ from burn.methods.base import Method, StepOutput
 from burn.methods.shared.contrast import KeyQueue
 from burn.methods.shared.frozen import FrozenTarget, frozen_target
 from burn.methods.shared.standardize import Standardize
-from burn.recipes.optim import OptimConfig
-from burn.recipes.schema import Recipe
+from burn.recipes.schema import OptimConfig, Recipe
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopsAreErrors
 from burn.training.graphs import StepGraph

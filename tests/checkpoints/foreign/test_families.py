@@ -63,7 +63,7 @@ def assert_same_function(twin: BNextTwin | ExpertTwin, file: Path) -> None:
 def test_bnext(blocks: int, stem: int, name: str, width: float, tmp_path: Path):
     twin = network("bnext", blocks=blocks, stem=stem)
     summary = imported("bnext", families_content("bnext", twin), tmp_path)
-    assert (summary.backbone, summary.width, summary.stage) == (name, width, 2)
+    assert (summary.backbone, summary.config.width, summary.stage) == (name, width, 2)
     assert (summary.precision, summary.notes) == (Precision.BINARY, ())
     features = twin.fc.in_features
     assert summary.heads == {"classifier": 1000 * features + 1000}
@@ -80,7 +80,7 @@ def test_bnext(blocks: int, stem: int, name: str, width: float, tmp_path: Path):
 def test_expert(tmp_path: Path):
     twin = network("expert")
     summary = imported("expert", families_content("expert", twin), tmp_path)
-    assert (summary.backbone, summary.width, summary.stage) == ("expert_bnn", 0.25, 2)
+    assert (summary.backbone, summary.config.width, summary.stage) == ("expert_bnn", 0.25, 2)
     assert (summary.precision, summary.notes) == (Precision.BINARY, ())
     assert summary.heads == {"classifier": 10 * 256 + 10}
     assert summary.dropped == {CHOICES: 16}

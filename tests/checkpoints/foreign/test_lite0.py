@@ -15,8 +15,8 @@ from rich.console import Console
 
 import tiny
 from burn.checkpoints.foreign import lite0
-from burn.checkpoints.foreign.efficientnet import efficientnet_names
 from burn.checkpoints.foreign.lite0 import lite0_file
+from burn.checkpoints.foreign.naming import efficientnet_names
 from burn.checkpoints.foreign.weights import load_teacher
 from burn.core.errors import UserError
 from burn.evaluation.configs import KnnConfig, Request

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from burn.checkpoints.foreign.numpy_values import STAND_INS, Array, Dtype, scalar
+from burn.checkpoints.foreign.pickled import STAND_INS, Array, Dtype, scalar
 from burn.checkpoints.foreign.weights import read_weights
 from burn.core.errors import UserError
 

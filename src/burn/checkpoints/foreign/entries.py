@@ -24,13 +24,10 @@ _AROUND = ("model", "net", "network", "backbone", "encoder", "model_state", "mod
 
 @dataclass(frozen=True)
 class Entries:
-    """Entries of a file by the names that the import gives them.
+    """Entries of a file by the names that the import gives them, and notes for the user.
 
-    Attributes:
-        dropped: Number of dropped entries by reason.
-        unknown: Paths of all other entries.
-        parts: Pairs of prefixes in the file and here, those in use first.
-        notes: Remarks for the user.
+    The numbers of dropped entries are by reason; `unknown` are the paths of all others, and `parts`
+    pairs of prefixes in the file and here, those in use first.
     """
 
     tensors: dict[str, Tensor]

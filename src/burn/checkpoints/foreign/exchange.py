@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import REACTNET
-from burn.backbones.plan import REACTNETS
+from burn.backbones.plan import REACTNETS, STEM_CHANNELS
 from burn.backbones.reactnet import ReActNet
 from burn.backbones.registry import describe_backbone
 from burn.checkpoints.foreign.entries import Shapes, check_entries, sort_entries
@@ -30,7 +30,6 @@ from burn.checkpoints.foreign.families import (
     bnext_notes,
     config_of,
     layout_of,
-    reactnet_config,
     reactnet_pieces,
 )
 from burn.checkpoints.foreign.named import FORMATS, check_export, check_import
@@ -69,43 +68,37 @@ _HEADS = {
 
 @dataclass(frozen=True)
 class Imported:
-    """Summary of an import.
+    """Published network, every entry of which was checked; its weights have burn's names.
 
-    Attributes:
-        stage: 1 (binary activations) or 2 (binary weights too).
-        width: Factor of the number of channels.
-        parameters: Number of parameters of the backbone.
-        heads: Parts that were kept beside the backbone, with their numbers of parameters.
-        dropped: Parts that were dropped, with their numbers of entries.
-        notes: Remarks for the user.
+    `kind` is what the weights in binary layers are in the file: flat, 4-D or, in those formats that
+    hold networks of stage 2 alone, binary; `zeros` of them are exactly 0. `heads` are parts beside
+    the backbone, with their numbers of parameters, and `dropped` others, with those of entries.
     """
 
     format: str
-    backbone: str
-    stage: int
-    precision: Precision
-    width: float
+    config: BackboneConfig
+    weights: dict[str, Tensor]
+    kind: str
+    zeros: int
     parameters: int
     heads: Mapping[str, int]
     dropped: Mapping[str, int]
     notes: tuple[str, ...]
+    stage: int = 2  # 1: binary activations, 2: binary weights too
+
+    @property
+    def backbone(self) -> str:
+        return self.config.name
+
+    @property
+    def precision(self) -> Precision:
+        return _PRECISIONS[self.stage]
 
 
 @dataclass(frozen=True)
 class Exported:
-    """Summary of an export.
+    """Parts of a checkpoint that the format has no place for, and remarks for the user."""
 
-    Attributes:
-        entries: Number of entries in the file.
-        parameters: Number of parameters of the network, with its `fc` if any.
-        left_out: Parts of the checkpoint that the format has no place for.
-        notes: Remarks for the user.
-    """
-
-    format: str
-    precision: Precision
-    entries: int
-    parameters: int
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -140,18 +133,16 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
             f"{file} is of format {' or '.join(fitting)}, not {format}: give --format {fitting[0]}"
         ) from error
     try:
-        stage = _stage(read, stage)
+        read = replace(read, stage=_stage(read, stage))
     except UserError as error:
         raise UserError(f"{file} cannot be imported as {format}: {error}") from error
-    notes, precision = read.notes, _PRECISIONS[stage]
-    if stage == 2 and read.zeros:
-        notes += (
-            f"{read.zeros} binary weights are exactly 0, whose sign is 0 there and +1 in burn",
-        )
+    if read.stage == 2 and read.zeros:
+        zeros = f"{read.zeros} binary weights are exactly 0, whose sign is 0 there and +1 in burn"
+        read = replace(read, notes=(*read.notes, zeros))
     meta = {
-        "stage": stage,
+        "stage": read.stage,
         "num_stages": len(_PRECISIONS),
-        "precision": precision.value,
+        "precision": read.precision.value,
         "steps": 0,
         "seed": None,
         "backbone": asdict(read.config),
@@ -160,17 +151,7 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
         "source": {"format": format, "file": file.name, "sha256": sha256_of(file)},
     }
     save_checkpoint(out, read.weights, meta, new=True)
-    return Imported(
-        format=format,
-        backbone=read.config.name,
-        stage=stage,
-        precision=precision,
-        width=read.config.width,
-        parameters=read.parameters,
-        heads=read.heads,
-        dropped=read.dropped,
-        notes=notes,
-    )
+    return read
 
 
 def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
@@ -184,20 +165,19 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
     backbone = backbone_from(held)
     if problem := _unpublished(backbone):
         raise UserError(f"{held.origin} cannot be exported to {format}: {problem}")
-    precision = Precision(held.meta["precision"])
     config, ours = backbone.config, backbone.state_dict()
+    flat = Precision(held.meta["precision"]) == Precision.BINARY
     theirs: dict[str, Tensor] = {}
-    for name, shapes in reactnet_pieces(ours, flat=precision == Precision.BINARY).items():
+    for name, shapes in reactnet_pieces(ours, flat=flat).items():
         whole = ours[name].flatten().repeat(1 if ours[name].ndim else len(shapes))
         for (their, shape), piece in zip(shapes.items(), whole.chunk(len(shapes)), strict=True):
             theirs[their] = piece.reshape(shape).clone()
-    parameters = sum(p.numel() for p in backbone.parameters())
     left_out = {name.partition(".")[0] for name in held.weights} - {"backbone"}
     head = take(held.weights, "classifier.")
     notes = []
-    if {n: t.shape for n, t in head.items()} == _head_shapes(_LINEAR, head, backbone.num_features):
+    expected = _head_shapes((_LINEAR,), head, backbone.num_features)
+    if {name: tensor.shape for name, tensor in head.items()} == expected:
         theirs |= {f"fc.{name}": tensor for name, tensor in head.items()}
-        parameters += sum(tensor.numel() for tensor in head.values())
         left_out.remove("classifier")
     else:
         notes.append("the checkpoint has no linear classifier, so the file has no fc")
@@ -208,8 +188,7 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
         write_beside(out, lambda beside: torch.save({"state_dict": state}, beside), new=True)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
-    left = tuple(sorted(left_out))
-    return Exported(format, precision, len(state), parameters, left, tuple(notes))
+    return Exported(tuple(sorted(left_out)), tuple(notes))
 
 
 def _unpublished(backbone: Backbone) -> str | None:
@@ -229,7 +208,7 @@ def _unpublished(backbone: Backbone) -> str | None:
     depths, theirs = config.depths or REACTNETS[config.name].depths, REACTNETS[REACTNET].depths
     if depths != theirs:
         return f"its stages have {list(depths)} blocks, and not reactnet_a's {list(theirs)}"
-    config = reactnet_config(backbone.stem.weight)
+    config = BackboneConfig(width=backbone.stem.out_channels / STEM_CHANNELS)
     published = describe_backbone(config, Precision.BINARY).state_dict()
     if any(published[name].shape != t.shape for name, t in backbone.state_dict().items()):
         return f"width {backbone.config.width} is too small for the stem's channels to double"
@@ -237,13 +216,15 @@ def _unpublished(backbone: Backbone) -> str | None:
 
 
 def _head_shapes(
-    layers: Mapping[str, bool], held: Mapping[str, Tensor], features: int | None
+    alternatives: Sequence[Mapping[str, bool]], held: Mapping[str, Tensor], features: int | None
 ) -> Shapes:
     """Return the shapes of a head whose linear layers are as wide as those in the file.
 
-    An MLP may have linear layers without bias, if all have none. `layers` are True for BN, by name;
+    An MLP may have linear layers without bias, if all have none. Of the alternatives, whose layers
+    are True for BN, it is the one of which most layers are in the file, of several the smallest.
     `features` is the head's input width, or None if it is unknown.
     """
+    layers = max(alternatives, key=lambda a: (sum(f"{n}weight" in held for n in a), -len(a)))
     linear = [layer for layer, norm in layers.items() if not norm]
     biased = len(layers) == 1 or any(f"{layer}bias" in held for layer in linear)
     shapes: Shapes = {}
@@ -261,31 +242,7 @@ def _head_shapes(
     return shapes
 
 
-def _layers(
-    alternatives: Sequence[Mapping[str, bool]], held: Mapping[str, Tensor]
-) -> Mapping[str, bool]:
-    """Return the head of which most layers are in the file; of several, the smallest."""
-    return max(alternatives, key=lambda a: (sum(f"{n}weight" in held for n in a), -len(a)))
-
-
-@dataclass(frozen=True)
-class _Published:
-    """Published network, every entry of which was checked."""
-
-    format: str
-    config: BackboneConfig
-    weights: dict[str, Tensor]  # by burn's names, as in a checkpoint
-    # What the weights in binary layers are in the file: flat, 4-D or, in those formats that hold
-    # networks of stage 2 alone, binary.
-    kind: str
-    zeros: int  # number of these weights that are exactly 0
-    parameters: int
-    heads: Mapping[str, int]  # parts beside the backbone, with their numbers of parameters
-    dropped: Mapping[str, int]  # with their numbers of entries
-    notes: tuple[str, ...]
-
-
-def _read(content: Mapping[Any, Any], format: str) -> _Published:
+def _read(content: Mapping[Any, Any], format: str) -> Imported:
     """Read a published network.
 
     Raises UserError for content that is anything more or less, and for a BNext whose weights are
@@ -305,7 +262,7 @@ def _read(content: Mapping[Any, Any], format: str) -> _Published:
     for part, alternatives in _HEADS[format].items():
         if held := take(tensors, part):
             features = None if part == "teacher_classifier." else backbone.num_features
-            head = _head_shapes(_layers(alternatives, held), held, features)
+            head = _head_shapes(alternatives, held, features)
             of_heads |= {part + name: shape for name, shape in head.items()}
             learned = (s for n, s in head.items() if n.endswith(("weight", "bias")))
             heads[part.removesuffix(".")] = sum(map(math.prod, learned))
@@ -318,7 +275,7 @@ def _read(content: Mapping[Any, Any], format: str) -> _Published:
             zeros += sum(int((piece == 0).sum()) for piece in pieces)
         weights[f"backbone.{name}"] = _made_of(pieces, name, like)
     kind = "flat" if any(name.endswith(".weights") for name in shapes) else "4-D"
-    return _Published(
+    return Imported(
         format=format,
         config=config,
         weights={name: tensor.clone() for name, tensor in weights.items()},
@@ -357,7 +314,7 @@ def _fits(content: Mapping[Any, Any], format: str) -> bool:
     return True
 
 
-def _stage(read: _Published, given: int | None) -> int:
+def _stage(read: Imported, given: int | None) -> int:
     """Return the stage that the file tells, or the given one where it tells none.
 
     In ReActNet's format 4-D weights belong to stage 1. But a file without a classifier may be one

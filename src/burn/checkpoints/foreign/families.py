@@ -8,6 +8,7 @@ outputs; burn has one convolution with the channels of both.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -91,6 +92,7 @@ _BNEXT_LAYER = {
     "second_norm": "norm2",
     "shortcut_activation": "activation1",
 }
+_UNUSED = "PReLUs that are not used"
 _IMAGENET_CLASSES = 1000
 # The code takes clamp(W / T, -1, 1) for a weight, and its sign where T is below this.
 _COLD = 1e-7
@@ -119,13 +121,7 @@ class Layout:
     """
 
     pieces: dict[str, Shapes] = field(default_factory=dict)
-    unused: dict[str, Shapes] = field(default_factory=dict)
-
-    def put(self, ours: str, theirs: str, shape: tuple[int, ...]) -> None:
-        self.pieces[ours] = {theirs: shape}
-
-    def leave(self, what: str, theirs: str, shape: tuple[int, ...]) -> None:
-        self.unused.setdefault(what, {})[theirs] = shape
+    unused: defaultdict[str, Shapes] = field(default_factory=lambda: defaultdict(dict))
 
 
 def config_of(entries: Entries, format: str) -> BackboneConfig:
@@ -136,7 +132,17 @@ def config_of(entries: Entries, format: str) -> BackboneConfig:
     """
     if format == "bnext":
         return _bnext_config(entries)
-    return _expert_config(entries) if format == "expert" else _reactnet_config(entries, format)
+    if format == "expert":
+        return _expert_config(entries)
+    config = BackboneConfig(width=len(_stem(entries)) / STEM_CHANNELS)
+    if format != "burn-release":
+        return config
+    return replace(
+        config,
+        feature_layer="fc.0.weight" in entries.tensors,  # the option use_mlp
+        activation_gradient="clip",
+        weight_gradient="identity",
+    )
 
 
 def layout_of(entries: Entries, format: str, ours: Mapping[str, Tensor]) -> Layout:
@@ -178,23 +184,6 @@ def _part(rest: str, table: Mapping[str, str]) -> str:
 
 
 # --- ReActNet-A. ---
-
-
-def _reactnet_config(entries: Entries, format: str) -> BackboneConfig:
-    config = reactnet_config(_stem(entries))
-    if format != "burn-release":
-        return config
-    return replace(
-        config,
-        feature_layer="fc.0.weight" in entries.tensors,  # the option use_mlp
-        activation_gradient="clip",
-        weight_gradient="identity",
-    )
-
-
-def reactnet_config(stem: Tensor) -> BackboneConfig:
-    """Return the settings of the ReActNet-A with the stem's channels."""
-    return BackboneConfig(width=stem.shape[0] / STEM_CHANNELS)
 
 
 def reactnet_pieces(ours: Mapping[str, Tensor], *, flat: bool) -> dict[str, Shapes]:
@@ -261,12 +250,12 @@ def _bnext_config(entries: Entries) -> BackboneConfig:
 def _bnext_layout(ours: Mapping[str, Tensor]) -> Layout:
     layout = Layout()
     stem = len(ours["stem.weight"])
-    layout.leave("PReLUs that are not used", "feature.0.prelu.weight", (stem,))
+    layout.unused[_UNUSED]["feature.0.prelu.weight"] = (stem,)
     for name, tensor in ours.items():
         shape = tuple(tensor.shape)
         if not name.startswith("blocks."):
             part, leaf = name.rsplit(".", 1)
-            layout.put(name, f"{_BNEXT_ENDS[part]}.{leaf}", shape)
+            layout.pieces[name] = {f"{_BNEXT_ENDS[part]}.{leaf}": shape}
             continue
         _, block, kind, rest = name.split(".", 3)
         module = "Attention"
@@ -280,13 +269,13 @@ def _bnext_layout(ours: Mapping[str, Tensor]) -> Layout:
             shape = (1, *shape, 1, 1)
         elif rest.startswith("gate.") and tensor.ndim == 2:
             shape = (*shape, 1, 1)  # 1×1 convolutions
-        layout.put(name, prefix + part, shape)
+        layout.pieces[name] = {prefix + part: shape}
         if rest == "norm.weight":
             # Once for each layer; its shape is that of the channels.
             for module_name in ("binary_activation", "binary_conv"):
-                layout.leave("temperatures", f"{prefix}{module_name}.temperature", (1,))
+                layout.unused["temperatures"][f"{prefix}{module_name}.temperature"] = (1,)
             if f"{name.removesuffix(rest)}shortcut_activation.weight" not in ours:
-                layout.leave("PReLUs that are not used", f"{prefix}activation1.weight", shape)
+                layout.unused[_UNUSED][f"{prefix}activation1.weight"] = shape
     return layout
 
 
@@ -343,24 +332,25 @@ def _expert_layout(ours: Mapping[str, Tensor]) -> Layout:
         shape = tuple(tensor.shape)
         if name.startswith("stem."):
             _, part, rest = name.split(".", 2)
-            layout.put(name, f"{_EXPERT_STEM[part]}.{rest}", shape)
+            layout.pieces[name] = {f"{_EXPERT_STEM[part]}.{rest}": shape}
             continue
         _, stage, block, kind, rest = name.split(".", 4)
         prefix = f"layer{int(stage) + 1}.{block}."
         if kind == "layers":
             number, rest = rest.split(".", 1)
             part = _part(rest, _EXPERT_LAYER).format(int(number) + 1)
-            layout.put(name, prefix + part, (1, *shape, 1, 1) if rest.endswith("scale") else shape)
+            shape = (1, *shape, 1, 1) if rest.endswith("scale") else shape
+            layout.pieces[name] = {prefix + part: shape}
             continue
         theirs = f"{prefix}downsample.{rest}"
         if tensor.ndim != 4:
-            layout.put(name, theirs, shape)
+            layout.pieces[name] = {theirs: shape}
             continue
         # A float convolution is written as an expert convolution that takes the first expert.
         module = theirs.removesuffix(".weight")
         factor = (1, shape[0], 1, 1)
         layout.pieces[name] = {theirs: (experts, *shape), f"{module}.alpha2": factor}
         what = "choices of experts in float convolutions, which take the first"
-        layout.leave(what, f"{module}.fc.weight", (experts, shape[1]))
-        layout.leave(what, f"{module}.fc.bias", (experts,))
+        layout.unused[what][f"{module}.fc.weight"] = (experts, shape[1])
+        layout.unused[what][f"{module}.fc.bias"] = (experts,)
     return layout

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from burn.core.errors import UserError
 
@@ -58,31 +58,25 @@ _MOST_ENTRIES = 100_000
 _OF_LAYERS = re.compile(r"(layers\.)?(\d{1,3}\.)?\w+")
 
 
-@dataclass(frozen=True)
-class FileTensors:
-    """Tensors of a file.
+class Held(NamedTuple):
+    """A tensor of a file, its own key there, and the path of the dict that it lies in."""
 
-    Attributes:
-        tensors: By the path through the dicts and modules, without wrappers.
-        keys: The file's own key of each, by the same path.
-        dicts: The path of the dict that each lies in.
-    """
+    tensor: Tensor
+    key: str
+    place: str
 
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    keys: dict[str, str] = field(default_factory=dict)
-    dicts: dict[str, str] = field(default_factory=dict)
+
+# By the path through the dicts and modules, without wrappers.
+FileTensors = dict[str, Held]
 
 
 @dataclass(frozen=True)
 class SortedTensors:
-    """Content of a file around one place.
+    """Content of a file around one place, a prefix that ends in a dot if it is not empty.
 
-    Attributes:
-        place: Prefix of the backbone's weights, with a final dot if it is not empty.
-        backbone: Weights by the backbone's names.
-        head: Weights of a projection head made of Linear, BN and ReLU, below its prefix.
-        classifier: Weights of a classifier trained with labels, by the names it has in a network.
-        unknown: Paths of tensors in the same dicts that have no known purpose.
+    The head's weights, of Linear, BN and ReLU, are below its prefix; a classifier trained with
+    labels has the names of a network. `unknown` are tensors in the same dicts without a known
+    purpose.
     """
 
     place: str
@@ -102,13 +96,12 @@ def held_in(content: Mapping[Any, Any], file: Path) -> FileTensors:
 
     Raises UserError for too many of them.
     """
-    held = FileTensors()
+    held: FileTensors = {}
     for number, (path, key, tensor) in enumerate(_walk(content, "", _DEEPEST)):
         if number == _MOST_ENTRIES:
             raise UserError(f"{file} has more than {_MOST_ENTRIES:,} tensors")
         short = unwrapped(path + key)
-        short = path + key if short in held.tensors else short
-        held.tensors[short], held.keys[short], held.dicts[short] = tensor, key, path
+        held[path + key if short in held else short] = Held(tensor, key, path)
     return held
 
 
@@ -131,10 +124,10 @@ def places_in(held: FileTensors, numbers: int) -> list[str]:
     some weights are missing has a nearest place; or the top level.
     """
     sizes: Counter[str] = Counter()
-    for path, tensor in held.tensors.items():
+    for path, one in held.items():
         end = -1
         while (end := path.find(".", end + 1)) >= 0:
-            sizes[path[: end + 1]] += tensor.numel()
+            sizes[path[: end + 1]] += one.tensor.numel()
     places = ["", *(place for place, size in sizes.items() if 2 * size >= numbers)]
     return sorted(places, key=rank)
 
@@ -147,7 +140,7 @@ def rank(place: str) -> int:
 
 def below(held: FileTensors, place: str) -> dict[str, Tensor]:
     """Return the tensors at a place, by their names there."""
-    return {n[len(place) :]: t for n, t in held.tensors.items() if n.startswith(place)}
+    return {n[len(place) :]: one.tensor for n, one in held.items() if n.startswith(place)}
 
 
 def sort(
@@ -196,17 +189,18 @@ def _beside(
 
     Dicts that hold nothing of the backbone are left out.
     """
-    paths = {id(tensor): path for path, tensor in held.tensors.items()}
-    dicts = {held.dicts[paths[id(t)]] for t in backbone.values() if id(t) in paths}
+    paths = {id(one.tensor): path for path, one in held.items()}
+    dicts = {held[paths[id(t)]].place for t in backbone.values() if id(t) in paths}
     for name, tensor in named.items():
         path = paths.get(id(tensor), place + name)
-        if name not in backbone and held.dicts.get(path, *dicts) in dicts:
+        known = path not in held or held[path].place in dicts
+        if name not in backbone and dicts and known:
             yield path, name, tensor
-    for path, tensor in held.tensors.items():
-        if held.dicts[path] in dicts and not path.startswith(place):
+    for path, one in held.items():
+        if one.place in dicts and not path.startswith(place):
             words = zip(path.split("."), place.split("."), strict=False)
             shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], words))
-            yield path, path.split(".", shared)[-1], tensor
+            yield path, path.split(".", shared)[-1], one.tensor
 
 
 def _is(word: str, patterns: Collection[str]) -> bool:

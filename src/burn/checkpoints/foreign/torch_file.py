@@ -81,7 +81,12 @@ def check_torch_file(file: Path, limit: int) -> None:
     for content in pickles:
         left = _MOST_INSTRUCTIONS - sum(walk.instructions for walk in walks)
         walks += _follow(file, content, size, left)
-    _check_names(file, dict.fromkeys(name for walk in walks for name in walk.names))
+    for name in dict.fromkeys(name for walk in walks for name in walk.names):
+        shown = printable(name[:60])
+        if name.startswith("torch.") and "nested" in name:
+            raise UserError(f"{file} holds a nested tensor, which burn does not read ({shown})")
+        if not is_known(name):
+            raise code_in(file, shown)
     for walk in walks:
         if walk.needless:
             raise UserError(
@@ -244,6 +249,7 @@ def damaged(file: Path) -> str:
 def _follow(file: Path, content: BinaryIO, size: int, left: int) -> list[Walk]:
     """Follow consecutive pickles of a file of `size` bytes, for at most `left` instructions."""
     walks: list[Walk] = []
+    too_large = f"{file} is not a file of weights: its pickle is too large"
     for _ in range(5):  # the older format has a magic number, versions, the weights and a list
         walk = Walk()
         walks.append(walk)
@@ -251,7 +257,7 @@ def _follow(file: Path, content: BinaryIO, size: int, left: int) -> list[Walk]:
             for opcode, argument, _position in pickletools.genops(content):
                 walk.step(opcode, argument)
                 if walk.instructions > left:
-                    raise UserError(f"{file} is not a file of weights: its pickle is too large")
+                    raise UserError(too_large)
                 if walk.deepest > _DEEPEST:
                     raise UserError(f"{file} is not a file of weights: its objects nest too deeply")
                 if walk.claimed > _MOST_VIEWS * size:
@@ -262,25 +268,13 @@ def _follow(file: Path, content: BinaryIO, size: int, left: int) -> list[Walk]:
             raise
         except Exception as error:  # not a pickle, or damaged, or the end
             if content.tell() >= _PICKLE_LIMIT:
-                raise UserError(
-                    f"{file} is not a file of weights: its pickle is too large"
-                ) from error
+                raise UserError(too_large) from error
             if walk.needless or not all(map(is_known, walk.names)):
                 # torch would execute them before it sees that the pickle is damaged.
                 raise UserError(damaged(file)) from error
             break
         left -= walk.instructions
     return walks
-
-
-def _check_names(file: Path, names: Iterable[str]) -> None:
-    for name in names:
-        module = name.rpartition(".")[0]
-        shown = printable(name[:60])
-        if module.partition(".")[0] == "torch" and "nested" in name:
-            raise UserError(f"{file} holds a nested tensor, which burn does not read ({shown})")
-        if not is_known(name):
-            raise code_in(file, shown)
 
 
 def code_in(file: Path, name: str = "") -> UserError:

@@ -6,14 +6,10 @@ Nothing in a file is executed: pickles are opened with `weights_only=True`.
 from __future__ import annotations
 
 import argparse
-import inspect
 import logging
 import pickle
-import re
-import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +25,6 @@ from burn.backbones.fit import problems
 from burn.backbones.late import LateBackbone
 from burn.backbones.registry import build_backbone, describe_backbone
 from burn.checkpoints.foreign import lite0
-from burn.checkpoints.foreign.efficientnet import efficientnet_names
 from burn.checkpoints.foreign.heads import classifier_from, head_from
 from burn.checkpoints.foreign.layouts import (
     CLASSIFIERS,
@@ -41,10 +36,10 @@ from burn.checkpoints.foreign.layouts import (
     sort,
 )
 from burn.checkpoints.foreign.named import own_file, split_name
-from burn.checkpoints.foreign.numpy_values import STAND_INS
+from burn.checkpoints.foreign.naming import namings
+from burn.checkpoints.foreign.pickled import STAND_INS
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in, damaged
-from burn.checkpoints.labels import labels_behind
-from burn.checkpoints.native import load_checkpoint, take
+from burn.checkpoints.native import labels_behind, load_checkpoint, take
 from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.errors import UserError, listed, printable, shortened
 from burn.core.inputs import require_safetensors, sha256_of
@@ -59,7 +54,6 @@ from burn.runtime.random_state import seeded
 _COPIES = 16
 _ALLOWANCE = 2 * 2**30  # bytes
 _LARGEST = 16 * 2**30  # bytes, where the network is not known in advance
-_CHUNK = re.compile(r"blocks\.\d+\.(\d+)\.")  # a block's number goes on in the next chunk
 _MOCO3_HEADS = 12  # heads of attention, where timm's transformers of the same shapes have others
 
 
@@ -145,7 +139,7 @@ def load_teacher(spec: str) -> Teacher:
         head = head_from(source.head, width) if source.head else None
     except UserError as error:
         raise UserError(f"{source.file}: its projection head cannot be read: {error}") from error
-    classifier = classifier_from(source.classifier, source.classifiers, width)
+    classifier = classifier_from(source.classifier, _classifiers(source.network.described), width)
     return Teacher(source.network, head, classifier, source.origin)
 
 
@@ -160,13 +154,9 @@ def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Source:
-    """Backbone whose weights were read, and the state dicts of its heads.
-
-    `classifiers` are names of the modules that may be its classifier.
-    """
+    """Backbone whose weights were read, and the state dicts of its heads."""
 
     network: LateBackbone
-    classifiers: Collection[str]
     head: Mapping[str, Tensor]
     classifier: Mapping[str, Tensor]
     file: Path
@@ -196,7 +186,7 @@ def _read_ours(spec: str) -> _Source:
     origin = _origin(spec, network.config.name, "backbone.", file)
     if labels := labels_behind(checkpoint.meta):
         origin["labels"] = labels
-    return _Source(network, _classifiers(network.described), head, classifier, file, origin)
+    return _Source(network, head, classifier, file, origin)
 
 
 def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
@@ -216,14 +206,8 @@ def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
         return backbone
 
     origin = _origin(spec, config.name, fitted.place, file)
-    return _Source(
-        LateBackbone(described, make),
-        _classifiers(described),
-        fitted.head,
-        fitted.classifier,
-        file,
-        origin,
-    )
+    late = LateBackbone(described, make)
+    return _Source(late, fitted.head, fitted.classifier, file, origin)
 
 
 def _weights_of(backbone: Backbone) -> nn.Module:
@@ -242,12 +226,8 @@ def _tagged(name: str) -> BackboneConfig:
     from burn.backbones.float import published  # timm is slow to import
 
     about = published(name)
-    return BackboneConfig(name, mean=_triple(about.mean), std=_triple(about.std))
-
-
-def _triple(values: Sequence[float]) -> tuple[float, float, float]:
-    red, green, blue = values
-    return red, green, blue
+    mean, std = cast(Any, (tuple(about.mean), tuple(about.std)))
+    return BackboneConfig(name, mean=mean, std=std)
 
 
 def _download(name: str) -> tuple[BackboneConfig, Path]:
@@ -331,19 +311,20 @@ def _fit(
     """
     expected, classifiers, name = model.state_dict(), _classifiers(backbone), backbone.config.name
     held = held_in(content, file)
-    if not held.tensors:
+    if not held:
         raise UserError(f"{file} holds no weights; its entries: {listed(list(content)) or 'none'}")
-    for path, tensor in held.tensors.items():
-        if kind := _unread(tensor):
-            key = shortened(printable(held.keys[path]), 80)
+    for one in held.values():
+        if kind := _unread(one.tensor):
+            key = shortened(printable(one.key), 80)
             raise UserError(f"{file} holds {kind} weights, first in {key}: save it as float32")
     places = places_in(held, sum(tensor.numel() for tensor in expected.values()))
     best = SortedTensors("", {}, {}, {}, [])
-    for naming in (_as_they_are, _numbered, _renamed, _converted):
+    of_places = [namings(below(held, place), model, classifiers) for place in places]
+    for same_way in zip(*of_places, strict=True):
         candidates = [
             sort(held, place, named, expected, classifiers)
-            for place in places
-            if (named := naming(below(held, place), model, classifiers))
+            for place, named in zip(places, same_way, strict=True)
+            if named
         ]
         whole = [
             candidate for candidate in candidates if not _problems(candidate.backbone, (), expected)
@@ -358,9 +339,9 @@ def _fit(
     if not best.backbone:
         raise UserError(
             f"{file} does not fit {name}: none of its weights is known, of "
-            f"{listed(list(held.keys.values()), 2)}"
+            f"{listed([one.key for one in held.values()], 2)}"
         )
-    keys = [held.keys.get(path, path) for path in best.unknown]
+    keys = [held[path].key if path in held else path for path in best.unknown]
     misfit = _problems(best.backbone, keys, expected)
     place = shortened(printable(best.place), 80)
     raise UserError(
@@ -391,59 +372,6 @@ def _preferred(candidates: Sequence[SortedTensors], file: Path, name: str) -> So
                 "the one that is meant alone"
             )
     return first
-
-
-# --- Names that the layers of an architecture have in files: each function gives the tensors by the
-# architecture's own names, or none if it has no such names. ---
-
-
-def _as_they_are(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
-    return tensors
-
-
-def _numbered(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
-    """Names in an nn.Sequential of the children, of which those without weights may be left out."""
-    numbers = {int(first) for name in tensors if (first := name.partition(".")[0]).isdecimal()}
-    children = [name for name, child in model.named_children() if child.state_dict()]
-    names = {str(n): child for n, child in zip(sorted(numbers), children, strict=False)}
-    parted = ((name.partition("."), tensor) for name, tensor in tensors.items())
-    return {names.get(n, n) + dot + rest: tensor for (n, dot, rest), tensor in parted if names}
-
-
-def _renamed(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
-    """Names of EfficientNet-PyTorch, and of blocks in chunks, as DINOv2 trains them."""
-    names = efficientnet_names(model.state_dict(), classifiers)
-    names |= {n: _CHUNK.sub(r"blocks.\1.", n) for n in tensors if _CHUNK.match(n)}
-    return {names.get(name, name): tensor for name, tensor in tensors.items()} if names else {}
-
-
-def _converted(
-    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
-) -> Mapping[str, Tensor]:
-    """Names that timm converts for models of this kind."""
-    function = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    if function is None or _stems(tensors) - _stems(model.state_dict()):
-        return {}  # timm would resample the kernels of a stem of another size: another network
-    options: dict[str, Any] = {}
-    if "adapt_layer_scale" in inspect.signature(function).parameters:
-        options["adapt_layer_scale"] = True  # DeiT III's names
-    try:
-        with redirect_stdout(None):
-            converted = function(dict(tensors), model, **options)
-    except Exception:  # it may raise anything for files of other models
-        return {}
-    return {k: t for k, t in converted.items() if isinstance(k, str) and isinstance(t, Tensor)}
-
-
-def _stems(weights: Mapping[str, Tensor]) -> set[torch.Size]:
-    """Return the shapes of the kernels that look at images."""
-    return {t.shape for t in weights.values() if t.ndim == 4 and t.shape[1] == 3}
 
 
 def _check_attention(place: str, model: nn.Module, name: str) -> None:

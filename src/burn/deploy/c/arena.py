@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # Places (y, x) of the pixels of a 3×3 kernel that can be outside the map; at an even size and
@@ -17,13 +17,8 @@ _LONGEST_LIST = 768  # ones among signs that are counted at once; more of them t
 class Geometry:
     """Sizes of a layer from map to map, or of the convolution of the image, in pixels and channels.
 
-    Attributes:
-        stride: 1 or 2.
-        shortcut: Whether the input is added to the output.
-        is_binary: False for the convolution of the image.
-        parts: Number of binary convolutions of the input whose outputs a gate scales; 0 without a
-            gate.
-        hidden: Number of the gate's values between its two matrices.
+    `parts` is the number of binary convolutions of the input whose outputs a gate scales, 0 without
+    a gate, and `hidden` that of the gate's values between its two matrices.
     """
 
     in_size: int
@@ -80,23 +75,10 @@ class Geometry:
 class Arena:
     """The arena of a network. Places are offsets in bytes and multiples of 4.
 
-    Attributes:
-        phases: First and last layer of each phase.
-        values_at: Place of each layer's output.
-        values_rows: Number of rows of each layer's output that are kept.
-        signs_at: Place of the signs of each layer's input; 0 for the first layer, which has none.
-        rows_at: Place of the numbers of rows that are left to compute.
-        list_at: Place of the list of ones among signs, of a pixel's offsets, or of the pixels under
-            the first kernel.
-        list_length: Number of entries of this list.
-        eights_at: Place of carries, while rows of weights are counted.
-        more_at: Place of counts that are added to those of 32 outputs.
-        planes_at: Place of a pixel's counts, in binary digits of 32 outputs each.
-        planes: Number of these digits.
-        counts_at: Place of a pixel's counts as numbers.
-        gates_at: Place of a gate's factors, and of what is between its matrices.
-        sums_at: Place of the sums of the last map's channels.
-        vectors_at: Place of each linear layer's output; the last one's is not in the arena.
+    Of each layer it has the place of the output and of the signs of the input, 0 for the first
+    layer, which has none, and how many rows of the output are kept; of each phase, the first and
+    last layer. `places` are those of what all layers share, by its name in the code. `vectors_at`
+    are those of linear layers' outputs; the last one's is not in the arena.
     """
 
     bytes: int
@@ -104,16 +86,9 @@ class Arena:
     values_at: tuple[int, ...]
     values_rows: tuple[int, ...]
     signs_at: tuple[int, ...]
-    rows_at: int
-    list_at: int
+    places: Mapping[str, int]
     list_length: int
-    eights_at: int
-    more_at: int
-    planes_at: int
     planes: int
-    counts_at: int
-    gates_at: int
-    sums_at: int
     vectors_at: tuple[int, ...]
 
 
@@ -129,21 +104,24 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
     binary = [layer for layer in layers if layer.is_binary]
     inputs = max(layer.inputs for layer in binary)
     blocks = max(-(-layer.counted // 32) for layer in binary)
-    # Of the first layer, three numbers for each tap of its kernel and a byte are there.
-    taps = layers[0].kernel ** 2
     list_length = _up_to(8, min(_LONGEST_LIST, max(inputs // 3, 80)))
     planes = 16 if inputs > 255 else 10
-    rows_at = 0
-    list_at = _up_to(4, 2 * len(layers))
-    # Of an output pixel at the edge of the map, all outputs' offsets.
-    offsets = max(2 * layer.counted for layer in binary)
-    eights_at = list_at + _up_to(4, max(2 * list_length, 13 * taps, offsets))
-    more_at = eights_at + 4 * _up_to(8, list_length // 8)
-    planes_at = more_at + 4 * planes
-    counts_at = planes_at + 4 * planes * blocks
-    gates_at = counts_at + 64 * blocks
-    gates = [4 * (layer.out_channels + layer.hidden) for layer in layers if layer.parts]
-    base = gates_at + max(gates, default=0)
+    taps = layers[0].kernel ** 2
+    shared = {
+        "rows": _up_to(4, 2 * len(layers)),  # numbers of rows that are left to compute
+        # Ones among signs; or of an output pixel at the edge of the map, all outputs' offsets; or
+        # of the first layer, three numbers for each tap of its kernel and a byte.
+        "list": _up_to(4, max(2 * list_length, 13 * taps, *(2 * one.counted for one in binary))),
+        "eights": 4 * _up_to(8, list_length // 8),  # carries, while rows of weights are counted
+        "more": 4 * planes,  # counts that are added to those of 32 outputs
+        "planes": 4 * planes * blocks,  # a pixel's counts, in binary digits of 32 outputs each
+        "counts": 64 * blocks,  # a pixel's counts as numbers
+        # A gate's factors, and what is between its matrices.
+        "gates": max((4 * (g.out_channels + g.hidden) for g in layers if g.parts), default=0),
+        "sums": 0,  # of the last map's channels, behind all others
+    }
+    places = dict(zip(shared, itertools.accumulate(shared.values(), initial=0), strict=False))
+    base = places["sums"]
 
     # The last linear layer writes to the caller's memory; without one the sums are there.
     sums = 4 * layers[-1].out_channels if outputs else 0
@@ -185,16 +163,9 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
         values_at=tuple(values_at),
         values_rows=tuple(values_rows),
         signs_at=tuple(signs_at),
-        rows_at=rows_at,
-        list_at=list_at,
+        places=places,
         list_length=list_length,
-        eights_at=eights_at,
-        more_at=more_at,
-        planes_at=planes_at,
         planes=planes,
-        counts_at=counts_at,
-        gates_at=gates_at,
-        sums_at=base,
         vectors_at=tuple(vectors_at[1:]) + ((0,) if outputs else ()),
     )
 

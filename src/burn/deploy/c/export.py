@@ -11,10 +11,9 @@ import numpy as np
 
 from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
-from burn.deploy.c.fixed_point import IntegerNetwork
-from burn.deploy.c.fixed_point_run import real, run_integers
-from burn.deploy.c.names import is_name, require_name
+from burn.deploy.c.fixed_point import IntegerNetwork, real, run_integers
 from burn.deploy.c.source import CSource
+from burn.deploy.c.text import is_name, require_name
 from burn.deploy.shared import cosines, sample_images
 from burn.runtime.signals import signals_raise, signals_wait
 from burn_engine import ModelError, reference
@@ -47,8 +46,7 @@ _MANY_PIXELS = 8 * 96**2  # of all images that are compared; of larger images fe
 class Tested:
     """Comparison of a network in integers with its packed file.
 
-    It has the mean cosine of the outputs, and the number of images with the same class, None
-    without classes.
+    It has the mean cosine of the outputs, and the number of images with the same class or None.
     """
 
     images: int
@@ -60,18 +58,10 @@ class Tested:
 class ExportedC:
     """Summary of an export to C; all sizes are in bytes.
 
-    Attributes:
-        image_size: Side of its images in pixels.
-        code: Most that the code takes.
-        flash: Constants and code.
-        image: Size of an image.
-        image_rows: Size of as many rows of it as are needed at once.
-        classes: Size of the classes that are learned on the device; 0 without.
-        stack: Most that the code takes of the stack.
-        ram: Arena, image, scores, classes and stack.
-        left_out: Number of classes of the packed file's classifier, which is not exported where
-            classes are learned on the device; 0 without.
-        tested: Comparison with the packed file; None with floats, which are its own.
+    Code and stack are the most that the code takes, `image_rows` is as many rows of an image as are
+    needed at once, and `ram` is arena, image, scores, classes and stack. `left_out` is the number
+    of classes of the packed file's classifier, where others are learned on the device; `tested` is
+    None with floats, which are the packed file's own.
     """
 
     header: Path

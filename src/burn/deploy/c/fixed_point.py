@@ -1,4 +1,4 @@
-"""Integer constants for a network exported as C, and proof that nothing overflows.
+"""Integer constants for a network exported as C, proof that nothing overflows, and a run of them.
 
 A number v of a map is stored as the integer nearest to v · 2^f. f is chosen for each map from
 bounds that hold for every image, so that nothing ever overflows or is clipped. The formulas of a
@@ -11,6 +11,8 @@ binary convolution (docs/project/pack-format.md) then are
 where M, B and S are the multiplier, bias and slope, rounded, s = F - f of the input (two less where
 the shortcut is a sum of 2 × 2 pixels, which is four times their mean), p = F - f of the output and
 n = p + e - 32. Signs compare with the threshold rounded up, which is exact.
+
+The run in NumPy is the twin of the C code, with which the export is tested.
 """
 
 from __future__ import annotations
@@ -24,7 +26,14 @@ from numpy.typing import NDArray
 
 from burn.core.errors import UserError
 from burn.deploy.c.arena import Geometry
-from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linear, Program
+from burn_engine.format import (
+    BinaryConvolution,
+    Convolution,
+    Floats,
+    GlobalMean,
+    Linear,
+    Program,
+)
 
 Integers = NDArray[np.int64]
 
@@ -35,15 +44,9 @@ _VECTOR = 2**23  # largest number of a vector
 
 @dataclass(frozen=True)
 class IntegerConvolution:
-    """Convolution of the image in integers.
+    """Convolution of the image in integers, of weights (out, k, k, 3) for bytes and bias (out,).
 
-    Attributes:
-        weight: (out, k, k, 3), for bytes.
-        outside: (out, k, k), the contribution of a pixel outside the image.
-        bias: (out,).
-        shift: What p is in the formulas.
-        bits: Number of fractional bits of the output.
-        error: Largest difference to the output in real numbers.
+    `outside`, (out, k, k), is what a pixel outside the image adds, and the shift p in the formulas.
     """
 
     weight: Integers
@@ -51,20 +54,13 @@ class IntegerConvolution:
     bias: Integers
     shift: int
     bits: int
-    error: float
 
 
 @dataclass(frozen=True)
 class IntegerLayer:
-    """Binary convolution in integers, see the formulas above: M, B and S are (out,).
+    """Binary convolution in integers, see the formulas above.
 
-    Attributes:
-        threshold: (in,).
-        shortcut_shift: s in the formulas.
-        positive_shift: p in the formulas.
-        negative_shift: n in the formulas.
-        bits: Number of fractional bits of the output.
-        error: Largest difference to the output in real numbers, from the same input.
+    The threshold is (in,); M, B and S are (out,). The shifts are s, p and n.
     """
 
     threshold: Integers
@@ -75,7 +71,6 @@ class IntegerLayer:
     positive_shift: int
     negative_shift: int
     bits: int
-    error: float
 
 
 @dataclass(frozen=True)
@@ -133,33 +128,28 @@ def to_integers(
     try:
         with np.errstate(over="raise", invalid="raise"):
             return _Conversion(program, geometry, value_bits).network()
-    except (_DoesNotFitError, FloatingPointError, OverflowError) as error:
+    except (FloatingPointError, OverflowError) as error:
         raise UserError(
             f"{origin}: its constants span too wide a range for integers of {value_bits} bits: "
             "give --epilogue float"
         ) from error
 
 
-class _DoesNotFitError(Exception):
-    pass
-
-
 def _require(holds: bool | np.bool) -> None:
     if not holds:
-        raise _DoesNotFitError
+        raise OverflowError
 
 
 @dataclass
 class _Range:
     """Bounds of a layer in real numbers, and the numbers of fractional bits that they allow.
 
-    Its outputs are between `low` and `high`, (out,). `size` is the largest sum of the absolute
-    values of the terms of t. `sum_bits` and `slope_bits` are F and e in the formulas.
+    Its outputs are between `low` and `high`, (out,). `sum_bits` and `slope_bits` are F and e in the
+    formulas.
     """
 
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    size: float
     sum_bits: int
     slope_bits: int = 32
 
@@ -182,10 +172,8 @@ class _Conversion:
         bits = self._value_bits(ranges)
         stem, low, high = self._convert_stem(ranges[0], bits[0])
         layers: list[IntegerLayer] = []
-        for index, layer in enumerate(self._binary, 1):
-            converted, low, high = self._convert(
-                layer, self._geometry[index], ranges[index], bits[index - 1], bits[index], low, high
-            )
+        for index in range(1, len(ranges)):
+            converted, low, high = self._convert(index, ranges[index], bits, low, high)
             layers.append(converted)
         mean, most = self._convert_mean(bits[-1], low, high)
         linears: list[IntegerLinear] = []
@@ -204,9 +192,9 @@ class _Conversion:
         low = bias + ends.min(axis=0).sum(axis=(1, 2, 3))
         high = bias + ends.max(axis=0).sum(axis=(1, 2, 3))
         size = float((abs(bias) + abs(ends).max(axis=0).sum(axis=(1, 2, 3))).max())
-        ranges = [_Range(low, high, size, _bits(_MOST * _MARGIN, size))]
+        ranges = [_Range(low, high, _bits(_MOST * _MARGIN, size))]
         for layer, geometry in zip(self._binary, self._geometry[1:], strict=True):
-            reach = abs(layer.multiplier.astype(np.float64)) * _terms(geometry)
+            reach = abs(layer.multiplier.astype(np.float64)) * geometry.inputs
             bias, slope = layer.bias.astype(np.float64), layer.slope.astype(np.float64)
             shortcut = np.zeros(geometry.out_channels)
             below, above = bias - reach, bias + reach
@@ -215,12 +203,12 @@ class _Conversion:
                 shortcut = np.tile(np.maximum(abs(low), abs(high)), times)
                 below, above = below + np.tile(low, times), above + np.tile(high, times)
             size = float((reach + abs(bias) + shortcut).max())
-            ends = np.stack([_prelu(below, slope), _prelu(above, slope)])
+            ends = np.stack([np.where(y >= 0, y, slope * y) for y in (below, above)])
             crosses = (below < 0) & (above > 0)  # 0 is then an output, and may be an extreme one
             low = np.where(crosses, np.minimum(ends.min(axis=0), 0), ends.min(axis=0))
             high = np.where(crosses, np.maximum(ends.max(axis=0), 0), ends.max(axis=0))
             slope_bits = _bits(_MOST, float(abs(slope).max()))
-            ranges.append(_Range(low, high, size, _bits(_MOST * _MARGIN, size), slope_bits))
+            ranges.append(_Range(low, high, _bits(_MOST * _MARGIN, size), slope_bits))
         return ranges
 
     def _value_bits(self, ranges: Sequence[_Range]) -> list[int]:
@@ -248,30 +236,22 @@ class _Conversion:
         bias = _rounded(layer.bias, bounds.sum_bits)
         shift = bounds.sum_bits - bits
         _require(0 <= shift <= 30)
-        half = 1 << shift >> 1
         # A sum of any part of the terms is within the bounds, whatever the order of additions.
         inside = 255 * abs(weight).sum(axis=3)
         size = abs(bias) + np.maximum(inside, abs(outside)).sum(axis=(1, 2))
-        _require(size.max() + half <= _MOST)
+        _require(size.max() + (1 << shift >> 1) <= _MOST)
         least = np.minimum(255 * np.minimum(weight, 0).sum(axis=3), outside).sum(axis=(1, 2))
         most = np.maximum(255 * np.maximum(weight, 0).sum(axis=3), outside).sum(axis=(1, 2))
-        low, high = (bias + least + half) >> shift, (bias + most + half) >> shift
+        low, high = _divided(bias + least, shift), _divided(bias + most, shift)
         self._require_values(low, high)
-        taps = layer.weight.shape[1] ** 2
-        error = (taps * 3 * 255 / 2 + 0.5) * 2.0**-bounds.sum_bits + 2.0 ** -(bits + 1)
-        return IntegerConvolution(weight, outside, bias, shift, bits, error), low, high
+        return IntegerConvolution(weight, outside, bias, shift, bits), low, high
 
     def _convert(
-        self,
-        layer: BinaryConvolution,
-        geometry: Geometry,
-        bounds: _Range,
-        bits_before: int,
-        bits: int,
-        low: Integers,
-        high: Integers,
+        self, index: int, bounds: _Range, map_bits: Sequence[int], low: Integers, high: Integers
     ) -> tuple[IntegerLayer, Integers, Integers]:
         """Return a layer in integers and the bounds of its outputs, from those of its inputs."""
+        layer, geometry = self._binary[index - 1], self._geometry[index]
+        bits_before, bits = map_bits[index - 1], map_bits[index]
         multiplier = _rounded(layer.multiplier, bounds.sum_bits)
         bias = _rounded(layer.bias, bounds.sum_bits)
         slope = _rounded(layer.slope, bounds.slope_bits)
@@ -281,7 +261,7 @@ class _Conversion:
         negative = positive + bounds.slope_bits - 32
         _require(0 <= positive <= 30 and 0 <= negative <= 30)
 
-        reach = abs(multiplier) * _terms(geometry)
+        reach = abs(multiplier) * geometry.inputs
         below, above, size = bias - reach, bias + reach, abs(bias) + reach
         shift = 0
         if geometry.shortcut:
@@ -295,9 +275,8 @@ class _Conversion:
         # Every sum of some of the terms is within the bounds, and so is the half that rounds.
         _require(size.max() + (1 << positive >> 1) <= _MOST)
         converted = IntegerLayer(
-            threshold, multiplier, bias, slope, shift, positive, negative, bits,
-            error=_error(layer, geometry, bounds, bits),
-        )  # fmt: skip
+            threshold, multiplier, bias, slope, shift, positive, negative, bits
+        )
         # On both sides of 0 the output is monotonic in t.
         corners = [below, above, np.minimum(above, -1), np.maximum(below, 0)]
         ends = np.stack([activated(converted, np.clip(t, below, above)) for t in corners])
@@ -349,10 +328,6 @@ def _convert_linear(layer: Linear, bits: int, most_input: int) -> tuple[IntegerL
     return linear, largest
 
 
-def _terms(geometry: Geometry) -> int:
-    return geometry.kernel**2 * geometry.in_channels
-
-
 def _bits(most: float, size: float) -> int:
     """Return the largest b of at most 30 for which size · 2^b ≤ most."""
     if size == 0:
@@ -368,21 +343,86 @@ def _rounded(values: NDArray[np.floating], bits: int) -> Integers:
     return scaled.astype(np.int64)
 
 
-def _prelu(y: NDArray[np.float64], slope: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(y >= 0, y, slope * y)
+def _divided(x: Integers, shift: int) -> Integers:
+    """Return x / 2^shift, rounded to integers."""
+    return (x + (1 << shift >> 1)) >> shift
 
 
 def activated(layer: IntegerLayer, t: Integers) -> Integers:
     """Return z of the formulas, of t (..., out)."""
-    up, down = layer.positive_shift, layer.negative_shift
-    negative = ((t * layer.slope >> 32) + (1 << down >> 1)) >> down
-    return np.where(t >= 0, (t + (1 << up >> 1)) >> up, negative)
+    negative = _divided(t * layer.slope >> 32, layer.negative_shift)
+    return np.where(t >= 0, _divided(t, layer.positive_shift), negative)
 
 
-def _error(layer: BinaryConvolution, geometry: Geometry, bounds: _Range, bits: int) -> float:
-    """Return the most that an output can differ from that in real numbers, from the same input."""
-    steepest = max(1.0, float(abs(layer.slope).max()))
-    of_sum = (_terms(geometry) + 1) * 2.0 ** -(bounds.sum_bits + 1)
-    of_slope = bounds.size * 2.0 ** -(bounds.slope_bits + 1)
-    of_product = 2.0 ** -(bounds.sum_bits + bounds.slope_bits - 32)
-    return steepest * of_sum + of_slope + of_product + 2.0 ** -(bits + 1)
+def run_integers(
+    network: IntegerNetwork, program: Program, images: NDArray[np.uint8]
+) -> list[Integers]:
+    """Run a network in integers on images (n, size, size, 3), as its C code does.
+
+    Returns the output of each layer, (n, h, w, channels) or (n, channels).
+    """
+    first = program.layers[0]
+    assert isinstance(first, Convolution)
+    x = _run_stem(network.stem, first.stride, images)
+    outputs = [x]
+    binary = [layer for layer in program.layers if isinstance(layer, BinaryConvolution)]
+    for layer, stored in zip(network.layers, binary, strict=True):
+        x = _run_layer(layer, stored, x)
+        outputs.append(x)
+    mean = network.mean
+    x = _divided(x.sum(axis=(1, 2)) * mean.factor, mean.shift) + mean.bias
+    outputs.append(x)
+    for linear in network.linears:
+        x = _divided(x @ linear.weight.T, linear.shift) + linear.bias
+        x = np.maximum(x, 0) if linear.relu else x
+        outputs.append(x)
+    return outputs
+
+
+def _run_stem(stem: IntegerConvolution, stride: int, images: NDArray[np.uint8]) -> Integers:
+    kernel = stem.weight.shape[1]
+    ones = np.ones((*images.shape[:3], 1), np.int64)
+    # The fourth channel is 1 outside the image and 0 inside.
+    inside = np.concatenate([images.astype(np.int64), ones], axis=3)
+    padded = _padded(inside, kernel // 2)
+    padded[..., 3] = 1 - padded[..., 3]
+    weight = np.concatenate([stem.weight, stem.outside[..., None]], axis=3)
+    total = _convolved(padded, weight, stride)
+    return _divided(total + stem.bias, stem.shift)
+
+
+def _run_layer(layer: IntegerLayer, stored: BinaryConvolution, x: Integers) -> Integers:
+    bits = np.unpackbits(stored.weight, axis=-1, count=x.shape[-1], bitorder="little")
+    weight = 2 * bits.astype(np.int64) - 1
+    sign = np.where(x >= layer.threshold, 1, -1)
+    t = _convolved(_padded(sign, weight.shape[1] // 2), weight, stored.stride)
+    t = t * layer.multiplier + layer.bias
+    if stored.shortcut:
+        if stored.stride == 2:  # at an odd edge the last pixels count twice
+            odd = [(0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)]
+            wide = np.pad(x, odd, mode="edge")
+            x = wide[:, ::2, ::2] + wide[:, ::2, 1::2] + wide[:, 1::2, ::2] + wide[:, 1::2, 1::2]
+        t = t + np.tile(x << layer.shortcut_shift, stored.channels // x.shape[-1])
+    return activated(layer, t)
+
+
+def _padded(x: Integers, width: int) -> Integers:
+    return np.pad(x, [(0, 0), (width, width), (width, width), (0, 0)])
+
+
+def _convolved(padded: Integers, weight: Integers, stride: int) -> Integers:
+    kernel = weight.shape[1]
+    size = (padded.shape[1] - kernel) // stride + 1
+    total = np.zeros((len(padded), size, size, len(weight)), np.float64)
+    for a in range(kernel):
+        for b in range(kernel):
+            rows = slice(a, a + (size - 1) * stride + 1, stride)
+            columns = slice(b, b + (size - 1) * stride + 1, stride)
+            # In float64, because NumPy's integer products are slow; below 2⁵³ it is exact.
+            total += padded[:, rows, columns].astype(np.float64) @ weight[:, a, b].T
+    return total.astype(np.int64)
+
+
+def real(values: Integers, bits: int) -> Floats:
+    """Return stored numbers with `bits` fractional bits as real numbers."""
+    return np.ldexp(values.astype(np.float64), -bits).astype(np.float32)

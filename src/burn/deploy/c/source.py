@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -11,8 +12,15 @@ from numpy.typing import NDArray
 from burn.core.errors import UserError
 from burn.deploy.c.arena import TAPS, Geometry, plan_arena
 from burn.deploy.c.fixed_point import IntegerNetwork, to_integers
-from burn.deploy.c.names import renamed, require_no_clash
-from burn.deploy.c.text import filled, initializer, numbers, signed, string, table, with_part
+from burn.deploy.c.text import (
+    filled,
+    initializer,
+    numbers,
+    renamed,
+    require_no_clash,
+    string,
+    with_part,
+)
 from burn.deploy.shared import sample_images
 from burn_engine import reference
 from burn_engine.format import (
@@ -25,14 +33,10 @@ from burn_engine.format import (
     Program,
 )
 
-_LAYER_BYTES = 52  # of a `struct layer` where pointers have 32 bits
-_GATE_BYTES = 36  # of a `struct gate`
-_LINEAR_BYTES = 28  # of a `struct linear`
+_STRUCT_BYTES = {"layer": 52, "gate": 36, "linear": 28, "phase": 4}  # with pointers of 32 bits
 _MOST_INPUTS = 2**14 - 1  # offsets of their words, and of one more, are 16 bits
 _COUNTED_SIZE = 96  # most of the side in pixels of images on which signs are counted
 _ORDER = np.arange(32).reshape(8, 4)[:, [0, 2, 1, 3]].T.ravel()  # see `_rows`
-_PHASE_BYTES = 4  # of a `struct phase`
-_PLACES = ("rows", "list", "eights", "more", "planes", "counts", "gates", "sums")  # of an `Arena`
 _SIZES = ("in_size", "out_size", "in_channels", "out_channels", "kernel", "stride", "shortcut")
 
 
@@ -83,14 +87,10 @@ class CSource:
 
     All names begin with `name`; `epilogue` is float, int32 or int16; `origin` is the packed file,
     for messages, and `digest` its SHA-256. Of 0 `classes_on_device` there is no code that learns
-    them; of more, the program has no classifier. Raises UserError if a layer is too wide, or its
-    constants are too large or span too wide a range.
-
-    Attributes:
-        constants: Size of all constants where pointers have 32 bits.
-        image_rows: Size of as many rows of an image as are needed at once.
-        classes: Size of the classes that are learned on the device, 0 without.
-        integers: The constants in integers; None with floats.
+    them; of more, the program has no classifier. `constants` are counted with pointers of 32 bits,
+    `image_rows` are as many rows of an image as are needed at once, and `integers` are None with
+    floats. Raises UserError if a layer is too wide, or its constants are too large or span too wide
+    a range.
     """
 
     def __init__(
@@ -191,7 +191,8 @@ class CSource:
             lines.append(f"#define NETWORK_MAX_CLASSES {self._classes_on_device}")
             lines.append("#define NETWORK_SIMILARITY_ONE 1048576")
         if self.integers:
-            lines.append(f"#define NETWORK_SCORE_BITS {signed(self.integers.score_bits)}")
+            bits = self.integers.score_bits
+            lines.append(f"#define NETWORK_SCORE_BITS {bits if bits >= 0 else f'({bits})'}")
         lines += ["", f"typedef {score} network_score;"]
         if classes:
             names = "network_class_names[NETWORK_NUM_CLASSES]"
@@ -224,7 +225,7 @@ class CSource:
             "NUM_GATES": sum(layer.parts > 0 for layer in geometry),
             "LIST_LENGTH": arena.list_length,
             "PLANES": arena.planes,
-            **{f"{key.upper()}_AT": getattr(arena, f"{key}_at") for key in _PLACES},
+            **{f"{key.upper()}_AT": place for key, place in arena.places.items()},
             "MEAN_PIXELS": geometry[-1].out_size ** 2,
             "MEAN_SCALED": int(mean.scale is not None),
         }
@@ -243,18 +244,21 @@ class CSource:
         if scale is not None:
             self._array("sum_t", "mean_scale", scale)
         linears = [self._linear(index) for index in range(len(self._linears))]
-        phases = [f"{{{first}, {last}}}" for first, last in arena.phases]
-        tables = [
-            table("struct layer", "layers", layers),
-            table("struct phase", "phases", phases),
-            *([table("struct linear", "linears", linears)] if linears else []),
-        ]
-        self.constants += _LAYER_BYTES * len(layers)
-        self.constants += _PHASE_BYTES * len(phases) + _LINEAR_BYTES * len(linears)
+        self._table("layer", "layers", layers)
+        self._table("phase", "phases", [f"{{{first}, {last}}}" for first, last in arena.phases])
+        if linears:
+            self._table("linear", "linears", linears)
         if self._program.classes:
             name = "network_class_names[NETWORK_NUM_CLASSES]"
-            tables.append(f"const char *const {name} = {{\n/* @classes */\n}};")
-        return "\n\n".join(["\n".join(lines), *self._arrays, *tables])
+            self._arrays.append(f"const char *const {name} = {{\n/* @classes */\n}};")
+        return "\n\n".join(["\n".join(lines), *self._arrays])
+
+    def _table(self, kind: str, name: str, rows: Sequence[str]) -> None:
+        """Add a constant array of structs."""
+        body = ",\n".join(f"    {row}" for row in rows)
+        table = f"static const struct {kind} {name}[{len(rows)}] = {{\n{body},\n}};"
+        self._arrays.append(table)
+        self.constants += _STRUCT_BYTES[kind] * len(rows)
 
     def _array(self, kind: str, name: str, values: NDArray[np.generic]) -> str:
         """Add a constant array; return its name."""
@@ -322,13 +326,9 @@ class CSource:
         gated = [index for index, layer in enumerate(self._geometry) if layer.parts]
         if not gated:
             return ""
-        arrays = self._arrays
-        self._arrays = []
-        rows = [self._gate(index) for index in gated]
-        tables = [*self._arrays, table("struct gate", "gates", rows)]
-        self._arrays = arrays
-        self.constants += _GATE_BYTES * len(rows)
-        return filled("gates.c", {"gates": "\n\n".join(tables)})
+        self._arrays = []  # `_make_constants` has taken the others
+        self._table("gate", "gates", [self._gate(index) for index in gated])
+        return filled("gates.c", {"gates": "\n\n".join(self._arrays)})
 
     def _gate(self, index: int) -> str:
         """Add the constants of a layer with a gate; return what describes it."""
@@ -357,8 +357,7 @@ class CSource:
         }  # fmt: skip
         for key, (kind, values) in arrays.items():
             self._array(kind, f"{name}_{key}", values)
-        self._arrays.append(table("struct layer", f"{name}_parts", parts))
-        self.constants += _LAYER_BYTES * len(parts)
+        self._table("layer", f"{name}_parts", parts)
         return initializer(
             {
                 "parts": f"{name}_parts",
@@ -393,7 +392,7 @@ class CSource:
             {
                 "weight": f"{name}_weight",
                 "bias": f"{name}_bias",
-                "input_at": arena.vectors_at[index - 1] if index else arena.sums_at,
+                "input_at": arena.vectors_at[index - 1] if index else arena.places["sums"],
                 "output_at": arena.vectors_at[index],
                 "inputs": layer.weight.shape[1],
                 "outputs": layer.channels,
