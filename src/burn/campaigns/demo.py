@@ -52,40 +52,31 @@ def run_demo(
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         remove_unfinished(out)
-        return _run_demo(out, seed, device, console, overwrite=overwrite)
-
-
-def _run_demo(
-    out: Path, seed: int, device: Device, console: Console, *, overwrite: bool
-) -> list[Result]:
-    machine = Machine(device=device, workers=0)
-    teacher, student = out / "teacher", out / "student"
-    for folder, recipe, taught_by in ((teacher, "demo_teacher", None), (student, "demo", teacher)):
-        console.rule(f"{recipe}: {folder}")
-        plan = RunPlan(
-            recipe, find_recipe(recipe), "digits", str(taught_by) if taught_by else None, seed
-        )
-        begun = (folder / "run.json").is_file()
-        train_plan(
-            plan,
-            folder,
-            machine,
-            console,
-            resume=begun and not overwrite,
-            overwrite=overwrite,
-            resume_command=f"{_program()} "
-            + typed(["demo", "--out", str(out), "--seed", str(seed)]),
-            caller_continues=True,
-        )
-    console.rule("evaluation on 360 held-out digits")
-    results = _evaluate(teacher, student, out, seed, console)
-    (out / "results.jsonl").unlink(missing_ok=True)
-    append_results(out / "results.jsonl", results)
-    demo_picture(results, teacher, student, [out / "demo.png", out / "demo.svg"])
-    console.rule("the student as one file of bits, without PyTorch")
-    _ship(student, out, seed, console)
-    console.print(f"checkpoint: {find_checkpoint(student)}   picture: {out / 'demo.png'}")
-    return results
+        teacher, student = out / "teacher", out / "student"
+        command = typed(["demo", "--out", str(out), "--seed", str(seed)])
+        runs = ((teacher, "demo_teacher", None), (student, "demo", str(teacher)))
+        for folder, recipe, taught_by in runs:
+            console.rule(f"{recipe}: {folder}")
+            begun = (folder / "run.json").is_file()
+            train_plan(
+                RunPlan(recipe, find_recipe(recipe), "digits", taught_by, seed),
+                folder,
+                Machine(device=device, workers=0),
+                console,
+                resume=begun and not overwrite,
+                overwrite=overwrite,
+                resume_command=f"{_program()} {command}",
+                caller_continues=True,
+            )
+        console.rule("evaluation on 360 held-out digits")
+        results = _evaluate(teacher, student, out, seed, console)
+        (out / "results.jsonl").unlink(missing_ok=True)
+        append_results(out / "results.jsonl", results)
+        demo_picture(results, teacher, student, [out / "demo.png", out / "demo.svg"])
+        console.rule("the student as one file of bits, without PyTorch")
+        _ship(student, out, seed, console)
+        console.print(f"checkpoint: {find_checkpoint(student)}   picture: {out / 'demo.png'}")
+        return results
 
 
 def _evaluate(teacher: Path, student: Path, out: Path, seed: int, console: Console) -> list[Result]:

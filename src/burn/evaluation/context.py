@@ -31,7 +31,7 @@ from burn.data.view_config import ViewConfig
 from burn.deploy.running import PackedForward
 from burn.evaluation.checks import are_numbers
 from burn.evaluation.configs import EvaluationCompute
-from burn.evaluation.forward import Forward, packed_forward
+from burn.evaluation.features import Forward, packed_forward
 from burn.runtime.compute import Device, default_workers, torch_device, uses_bfloat16
 from burn.runtime.ranks import ranks
 
@@ -89,9 +89,14 @@ class EvaluationContext:
         return next(self.backbone.parameters()).device
 
     @property
+    def forward(self) -> Forward:
+        """The backbone as it computes features."""
+        return Forward(self.backbone, self.bfloat16, self.packed)
+
+    @property
     def compute(self) -> str:
         """The arithmetic of features: packed, bfloat16 or float32."""
-        return Forward(self.backbone, self.bfloat16, self.packed).compute
+        return self.forward.compute
 
     @cached_property
     def fingerprint(self) -> str:

@@ -102,15 +102,7 @@ def _probe(
         batches = cached_batches(plain_features(s, "train", console), config.batch_size, s.seed)
     else:
         batches = augmented_batches(
-            s.backbone,
-            s.train,
-            s.views.size,
-            config.batch_size,
-            s.seed,
-            s.workers,
-            unreadable,
-            bfloat16=s.bfloat16,
-            packed=s.packed,
+            s.forward, s.train, s.views.size, config.batch_size, s.seed, s.workers, unreadable
         )
     num_classes, settings, temperature = len(s.train.classes), asdict(config), 1.0
     held_out = None if chosen_on is None else _held_out_features(s, chosen_on, console)

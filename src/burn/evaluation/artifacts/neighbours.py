@@ -197,8 +197,8 @@ def draw(
     size = (LEFT + (1 + NEAREST) * STEP[0], TOP + len(rows) * STEP[1])
     picture = Image.new("RGB", size, _PAPER)
     pen = ImageDraw.Draw(picture)
-    font_file = Path(get_data_path()) / "fonts/ttf/DejaVuSans.ttf"  # covers most alphabets
-    font = ImageFont.truetype(BytesIO(font_file.read_bytes()), _FONT_SIZE)
+    most_alphabets = (Path(get_data_path()) / "fonts/ttf/DejaVuSans.ttf").read_bytes()
+    font = ImageFont.truetype(BytesIO(most_alphabets), _FONT_SIZE)
     pen.text((LEFT, 4), "test image", _INK, font)
     pen.text((LEFT + STEP[0], 4), "training images with the most similar features", _INK, font)
     for number, row in enumerate(rows):

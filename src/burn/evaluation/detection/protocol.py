@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +46,6 @@ from burn.runtime.distributed import Processes
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest, interrupted
 
-_PICTURES = 8
 _KEEP_EVERY = 300  # seconds between two resume files
 _EMPTY = (
     torch.zeros(3, 64, 64, dtype=torch.uint8),
@@ -134,13 +133,18 @@ def _tested(
     percent = {name: 100 * value for name, value in numbers.items() if not np.isnan(value)}
     results = context.results("detection", percent, asdict(config), began)
     context.announce(results)
-    plain = _plain(test, found)
+    plain = [
+        {
+            "image": test.describe(index),
+            "boxes": detected.boxes.round(2).tolist(),
+            "scores": detected.scores.round(4).tolist(),
+            "labels": [test.classes[label] for label in detected.labels],
+        }
+        for index, detected in found.items()
+    ]
     context.keep(lambda: write_text(out / "detections.json", json.dumps(plain)))
-
-    def draw(path: Path) -> None:
-        draw_detections(path, _shown(test, found))
-
-    context.keep(lambda: write_beside(out / "detections.png", draw))
+    picture = out / "detections.png"
+    context.keep(lambda: write_beside(picture, lambda to: draw_detections(to, test, found)))
     return results
 
 
@@ -500,24 +504,3 @@ def _key(context: EvaluationContext, config: DetectionConfig) -> str:
     """Return a hash of everything that affects the result of training."""
     parts = (context.fingerprint, context.train.fingerprint, asdict(config), context.seed)
     return hashlib.sha256(repr((*parts, context.bfloat16)).encode()).hexdigest()[:16]
-
-
-def _plain(test: Voc, found: Mapping[int, Detections]) -> list[dict[str, Any]]:
-    return [
-        {
-            "image": test.describe(index),
-            "boxes": detected.boxes.round(2).tolist(),
-            "scores": detected.scores.round(4).tolist(),
-            "labels": [test.classes[label] for label in detected.labels],
-        }
-        for index, detected in found.items()
-    ]
-
-
-def _shown(
-    test: Voc, found: Mapping[int, Detections]
-) -> list[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]:
-    return [
-        (test.read(i).permute(1, 2, 0).numpy(), test.annotations[i], detected, test.classes)
-        for i, detected in itertools.islice(found.items(), _PICTURES)
-    ]
