@@ -322,7 +322,6 @@ def test_possible_shots():
     targets = np.full((300, 2), -1, np.int8)
     targets[:40, 0], targets[:9, 1], targets[9:80, 1] = 1, 1, 0
     assert possible_shots(targets) == [1, 2, 4, 8]
-    assert possible_shots(targets, (9, 10)) == [9]
     assert possible_shots(targets[20:]) == []
 
 

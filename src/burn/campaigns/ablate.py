@@ -12,6 +12,7 @@ from burn.campaigns.settings import (
     LABELLED_TEACHER,
     TEACHER,
     Execution,
+    check_words,
     refuse_failed,
     within_budget,
     words_in,
@@ -21,7 +22,7 @@ from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
-from burn.paper.ablations import GROUPS, Group, find_group
+from burn.paper.ablations import GROUPS, Group
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render.ablations import ablation_markdown
@@ -97,19 +98,13 @@ def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
     """
     if names == "all":
         return [g for g in GROUPS if labelled_teacher or _NEEDS_LABELLED not in g.variants]
-    chosen = []
-    for name in words_in(names):
-        group = find_group(name)
-        if group is None:
-            there = ", ".join(g.name for g in GROUPS)
-            raise UserError(f"--groups: unknown {name!r}; give all, or some of {there}")
-        if group in chosen:
-            raise UserError(f"--groups: {group.name} is given twice")
-        if _NEEDS_LABELLED in group.variants and not labelled_teacher:
-            raise UserError(
-                "group teacher needs --labelled-teacher, such as a run of teacher_supervised_small"
-            )
-        chosen.append(group)
+    groups, words = {group.name: group for group in GROUPS}, words_in(names)
+    check_words("--groups", words, list(groups), "all, or ")
+    chosen = [groups[word] for word in words]
+    if not labelled_teacher and any(_NEEDS_LABELLED in group.variants for group in chosen):
+        raise UserError(
+            "group teacher needs --labelled-teacher, such as a run of teacher_supervised_small"
+        )
     return chosen
 
 

@@ -146,10 +146,6 @@ GROUPS: tuple[Group, ...] = (
 )
 
 
-def find_group(name: str) -> Group | None:
-    return next((group for group in GROUPS if group.name == name), None)
-
-
 @dataclass(frozen=True)
 class AblationRow:
     """The results of a variant over its seeds; the top-1 of each is in %."""
@@ -169,26 +165,23 @@ class AblationRow:
 
 def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationRow]]]:
     """Return the groups of which two or more variants were run, with the rows of these."""
+    top1 = sorted((r for r in results if r.metric == "top1"), key=lambda r: r.seed)
+    run = {r.model for r in top1}
     tables = []
     for group in GROUPS:
-        rows = [_row(row, of_row) for row in group.rows if (of_row := _of(results, row.variant))]
+        rows = [_row(row, top1) for row in group.rows if row.variant in run]
         if len(rows) > 1:
             tables.append((group, rows))
     return tables
 
 
-def _of(results: Sequence[Result], variant: str) -> list[Result]:
-    return [r for r in results if r.model == variant and r.metric == "top1"]
-
-
-def _row(row: Row, results: Sequence[Result]) -> AblationRow:
-    knn = sorted((r for r in results if r.protocol == "knn"), key=lambda r: r.seed)
-    linear = sorted((r for r in results if r.protocol == "linear"), key=lambda r: r.seed)
+def _row(row: Row, top1: Sequence[Result]) -> AblationRow:
+    knn = [r for r in top1 if (r.model, r.protocol) == (row.variant, "knn")]
     trained = [r.settings["pretraining"] for r in knn]
     return AblationRow(
         row,
         knn=tuple(r.value for r in knn),
-        linear=tuple(r.value for r in linear),
+        linear=tuple(r.value for r in top1 if (r.model, r.protocol) == (row.variant, "linear")),
         collapsed=sum(
             bool(about.get("collapsed_stages") or about.get("collapsed_features"))
             for about in trained

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -67,24 +68,15 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
     if len(neighbour_tiles) < len(near[:, :NEAREST].unique()):
         neighbour_tiles |= tiles(context.train, near[:, NEAREST:].flatten().tolist())
     rows: list[dict[str, Any]] = []
-    for number, row in enumerate(rows_of.tolist()):
+    of_each = (near, bank.labels[nearest], cosines)
+    for row, *columns in zip(rows_of.tolist(), *(t.tolist() for t in of_each), strict=True):
         entries = [
             {"position": position, "label": classes[label], "cosine": round(cosine, 4)}
-            for position, label, cosine in zip(
-                near[number].tolist(),
-                bank.labels[nearest[number]].tolist(),
-                cosines[number].tolist(),
-                strict=True,
-            )
+            for position, label, cosine in zip(*columns, strict=True)
             if position in neighbour_tiles
         ]
-        rows.append(
-            {
-                "position": int(queries.positions[row]),
-                "label": classes[int(queries.labels[row])],
-                "neighbours": entries[:NEAREST],
-            }
-        )
+        position, label = int(queries.positions[row]), classes[int(queries.labels[row])]
+        rows.append({"position": position, "label": label, "neighbours": entries[:NEAREST]})
     text, picture = _files(context)
     content = {
         **context.about_in(text.parent),
@@ -165,12 +157,10 @@ def _readable(source: Source, order: Sequence[int]) -> dict[int, Tile]:
     for start in range(0, min(len(order), _MOST_TRIED), ROWS):
         part = order[start : start + ROWS]
         read = tiles(source, part)
-        for position in part:
-            if position in read and len(shown) < ROWS:
-                shown[position] = read[position]
-        if len(shown) == ROWS:
+        shown |= {position: read[position] for position in part if position in read}
+        if len(shown) >= ROWS:
             break
-    return shown
+    return dict(islice(shown.items(), ROWS))
 
 
 def _tile(image: Tensor) -> Tile:

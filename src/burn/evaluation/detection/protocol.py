@@ -446,7 +446,8 @@ class _Shares(EpochSampler):
         self._processes = processes
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._processes.share, super().__iter__())
+        rank, count = self._processes.rank, self._processes.count
+        return (batch[rank::count] for batch in super().__iter__())
 
 
 def _batches(

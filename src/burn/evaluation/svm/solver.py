@@ -122,10 +122,10 @@ def check_shots(data: SvmData, shots: int) -> None:
             raise UserError(f"class {name} has {count} positive training images, not {shots}")
 
 
-def possible_shots(train_targets: NDArray[np.int8], shots: Sequence[int] = SHOTS) -> list[int]:
-    """Return those numbers of shots for which every class has enough positives."""
+def possible_shots(train_targets: NDArray[np.int8]) -> list[int]:
+    """Return those of `SHOTS` for which every class has enough positives."""
     fewest = (train_targets > 0).sum(axis=0).min()
-    return [k for k in shots if k <= fewest]
+    return [k for k in SHOTS if k <= fewest]
 
 
 def sample_shots(
