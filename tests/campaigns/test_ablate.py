@@ -14,9 +14,15 @@ from rich.console import Console
 
 import burn.campaigns.ablate
 import tiny
-from burn.campaigns.ablate import Ablation, ablate, groups_named, read_ablation, runs_of_variants
+from burn.campaigns.ablate import (
+    VARIANTS,
+    Ablation,
+    ablate,
+    groups_named,
+    read_ablation,
+    runs_of_variants,
+)
 from burn.campaigns.settings import Execution
-from burn.campaigns.variants import VARIANTS
 from burn.core.errors import UserError
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig

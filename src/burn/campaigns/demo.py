@@ -18,9 +18,9 @@ from burn.core.files import locked, remove_unfinished, write_text
 from burn.core.results import Result, append_results
 from burn.data.builtin.digits import Digits
 from burn.data.loader import plain_batches
-from burn.deploy.environment import DeviceRun, run_on_device
+from burn.deploy.environment import run_on_device
 from burn.deploy.measured import pack_results
-from burn.deploy.pack import Packed, pack
+from burn.deploy.pack import pack
 from burn.evaluation.configs import KnnConfig, LinearConfig
 from burn.evaluation.context import EvaluationContext, Model, open_context, open_model
 from burn.evaluation.knn import run_knn
@@ -130,12 +130,7 @@ def _ship(student: Path, out: Path, seed: int, console: Console) -> None:
     run = run_on_device(file, context.backbone, (classifier.weight, classifier.bias), images)
     numbers = {"file": asdict(packed), "run": asdict(run)}
     write_text(out / "packed.json", json.dumps(numbers, indent=2) + "\n")
-    for line in _shipped_lines(file, packed, run):
-        console.print(line)
-
-
-def _shipped_lines(file: Path, packed: Packed, run: DeviceRun) -> list[str]:
-    return [
+    lines = [
         f"{file}: {packed.bytes:,} bytes, 1/{packed.ratio:.1f} of float32",
         f"in a fresh environment that holds {' and '.join(run.packages)} ({run.runs_on}):",
         f"  the class that PyTorch gives for {run.same_class} of {run.images} held-out digits, "
@@ -143,6 +138,8 @@ def _shipped_lines(file: Path, packed: Packed, run: DeviceRun) -> list[str]:
         f"  {run.image_ms:.3f} ms an image on one thread, PyTorch {run.torch_ms:.2f} ms: "
         f"{run.torch_ms / run.image_ms:.0f} times faster; loaded in {run.load_ms:.0f} ms",
     ]
+    for line in lines:
+        console.print(line)
 
 
 def _program() -> str:

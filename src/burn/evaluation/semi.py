@@ -134,7 +134,9 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             nonlocal earlier
             kept = sweep.find(lr=lr, head_factor=factor, on=on)
             keeps = network if on == "final" else None
-            if kept and (keeps is None or _is_of(keeps, _about(key, lr, factor))):
+            # What tells a kept network from others.
+            about = {"protocol": "semi", "sweep": key, "lr": lr, "head_factor": factor}
+            if kept and (keeps is None or _is_of(keeps, about)):
                 earlier += kept["seconds"]
                 context.notes.extend(n for n in kept["notes"] if n not in context.notes)
                 progress.advance(bar, config.epochs)
@@ -156,7 +158,6 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
                 done["right"] = right
             context.keep(lambda: sweep.add(done))
             if keeps is not None and head is not None:
-                about = _about(key, lr, factor)
                 _keep_network(keeps, backbone, head, labelled, context, config, about)
             return done
 
@@ -206,11 +207,6 @@ class _Epochs(Callback):
 
     def on_epoch_end(self, loop: Loop[Any]) -> None:
         self._progress.advance(self._bar)
-
-
-def _about(key: str, lr: float, head_factor: float) -> dict[str, Any]:
-    """Return what tells a kept network from others: the key of its sweep, and its run in it."""
-    return {"protocol": "semi", "sweep": key, "lr": lr, "head_factor": head_factor}
 
 
 def _is_of(network: Path, about: Mapping[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """The ablations: groups of variants that are compared, and the paper's numbers for them.
 
-A variant is a name. `burn.campaigns.variants` changes a recipe for it, and `burn ablate` trains it.
+A variant is a name. `burn.campaigns.ablate` changes a recipe for it, and trains it.
 """
 
 from __future__ import annotations
