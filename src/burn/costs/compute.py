@@ -216,7 +216,13 @@ def count_named(
         config = replace(BackboneConfig(name=name), width=1.0 if width is None else width)
     network = None
     if config.name not in REACTNETS:
-        network = _network(config, path if is_checkpoint else None)
+        if is_checkpoint:
+            from burn.checkpoints.foreign.weights import backbone_from
+
+            network = backbone_from(load_checkpoint(path))
+        else:
+            precision = Precision.BINARY if is_binary(config.name) else Precision.FLOAT
+            network = build_backbone(config, precision)
         own_size = network.fixed_size or own_size
     size = own_size if image_size is None else image_size
     if num_classes is None:
@@ -227,15 +233,6 @@ def count_named(
     if network is None:
         return count_reactnet(config, size, num_classes), about
     return count(network, size, num_classes), about
-
-
-def _network(config: BackboneConfig, checkpoint: Path | None) -> Backbone:
-    if checkpoint is not None:
-        from burn.checkpoints.foreign.weights import backbone_from
-
-        return backbone_from(load_checkpoint(checkpoint))
-    precision = Precision.BINARY if is_binary(config.name) else Precision.FLOAT
-    return build_backbone(config, precision)
 
 
 def cost_title(about: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BNEXT, EXPERT
 from burn.backbones.plan import REACTNETS
+from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.costs.compute import Cost, count
@@ -83,7 +84,6 @@ def measure_family(
         )
     import torch
 
-    from burn.backbones.registry import build_backbone
     from burn.deploy.running import NoCompiledCore, in_engine
 
     costs: dict[str, Cost] = {}

@@ -121,8 +121,7 @@ def _tested(
     began: float,
     console: Console,
 ) -> list[Result]:
-    detections = detect(detector, test, context, config, console)
-    found = {index: each for index, each in enumerate(detections) if each is not None}
+    found = detect(detector, test, context, config, console)
     context.note_unreadable(test, set(range(len(test))) - set(found))
     if not found:
         raise UserError(f"{test.name}: none of its images can be read")
@@ -355,8 +354,8 @@ def detect(
     context: EvaluationContext,
     config: DetectionConfig,
     console: Console,
-) -> list[Detections | None]:
-    """Return the detections in each image, in its own pixels, or None if it cannot be read.
+) -> dict[int, Detections]:
+    """Return the detections in each image that can be read, in its own pixels, by its position.
 
     The detector is left in eval mode.
     """
@@ -366,13 +365,12 @@ def detect(
         dataset, batch_size=None, sampler=[(None, index) for index in range(len(source))],  # type: ignore[arg-type]
         num_workers=context.workers, worker_init_fn=start_worker,
     )  # fmt: skip
-    detections: list[Detections | None] = []
+    found: dict[int, Detections] = {}
     with progress_bar(console) as progress, torch.inference_mode():
         bar = progress.add_task("detecting", total=len(source))
-        for item in loader:
+        for index, item in enumerate(loader):
             progress.advance(bar)
             if isinstance(item, int):
-                detections.append(None)
                 continue
             pixels, _, _, original = item
             # Padded as in training, so that anchors lie in the same places: torchvision divides the
@@ -380,13 +378,12 @@ def detect(
             images, _ = _pad([item[:3]], _padding(context))
             ((output,), _) = detector(Images(images.pixels.to(context.device), images.sizes))
             scale = original[1] / pixels.shape[2], original[0] / pixels.shape[1]
-            boxes = output["boxes"].cpu().numpy() * np.array([*scale, *scale], dtype=np.float32)
-            detections.append(
-                Detections(
-                    boxes, output["scores"].cpu().numpy(), output["labels"].cpu().numpy() - 1
-                )
+            boxes, scores, labels = (
+                output[name].cpu().numpy() for name in ("boxes", "scores", "labels")
             )
-    return detections
+            boxes = boxes * np.array([*scale, *scale], dtype=np.float32)
+            found[index] = Detections(boxes, scores, labels - 1)
+    return found
 
 
 class _Resized(Dataset[Any]):
