@@ -32,7 +32,7 @@ from burn.evaluation.configs import LinearConfig, SemiConfig
 from burn.methods.registry import build_method
 from burn.runtime.cluster import joined
 from burn.runtime.compute import torch_device
-from burn.training.plan import Machine, RunPlan
+from burn.training.plan import RunPlan
 from burn.training.run_dir import require_same_recipe
 
 if TYPE_CHECKING:
@@ -113,9 +113,7 @@ def run_campaign(
     from burn.campaigns.workers import run_jobs
 
     with joined(execution.cluster):
-        processes = (
-            1 if execution.cluster is not None else _check_processes(execution.processes, machine)
-        )
+        processes = _check_processes(execution)
         evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, further)
         jobs = [Job(model, plan, out, evaluation) for model, plan in plans]
         hashes = _check_jobs(jobs[: len(models)], teachers)
@@ -159,11 +157,12 @@ def _evaluate_references(
                 write_results(results_file(out, protocol, name), results)
 
 
-def _check_processes(processes: int | None, machine: Machine) -> int:
-    """Return how many runs are executed at once, or raise UserError if there are fewer GPUs."""
+def _check_processes(execution: Execution) -> int:
+    """Return how many runs are executed at once here, or raise UserError if there are fewer GPUs."""
     import torch
 
-    if torch_device(machine.device).type != "cuda":
+    processes = execution.processes
+    if execution.cluster is not None or torch_device(execution.machine.device).type != "cuda":
         return processes or 1
     count = torch.cuda.device_count()
     if processes is not None and processes > count:

@@ -192,10 +192,8 @@ def count_named(
 
     A ReActNet is counted without PyTorch, and without reading a checkpoint's weights. If `path`,
     the name as a path, exists, its checkpoint or run is counted. For None the image size in pixels
-    and the number of classes are the checkpoint's, or 224 and 0, which is no classifier.
-
-    Returns:
-        The counts, and a description of what was counted, as JSON values.
+    and the number of classes are the checkpoint's, or 224 and 0, which is no classifier. The second
+    value describes what was counted, as JSON values.
 
     Raises:
         UserError: The name is neither a network nor a checkpoint, a width is given for a

@@ -121,11 +121,10 @@ def measure_family(
         )
         for name, cost in costs.items()
     ]
-    isa = next(iter(models.values())).isa if models else None
     return Family(
         image_size,
         processor(),
-        isa,
+        isa=next(iter(models.values())).isa if models else None,
         threads=1,
         rounds=rounds if models else 0,
         not_measured=not_measured,

@@ -297,13 +297,9 @@ def open_context(
     """Make the context of a network on some images, as every command evaluates.
 
     The network moves to the device. The context's notes tell how labels helped to train it,
-    whether it is tested on the training images, and which images are left out. Without `workers`
-    their number follows from the device; `frozen` says that the weights stay as they are, so that
-    burn-engine may compute features.
-
-    Raises:
-        UserError: The device is not there, or `compute` is "packed" and burn-engine cannot run the
-            network.
+    whether it is tested on the training images, and which images are left out. `frozen` says that
+    the weights stay as they are, so that burn-engine may compute features. UserError is raised if
+    the device is not there, or `compute` is "packed" and burn-engine cannot run the network.
     """
     backbone = model.backbone.to(torch_device(device))
     size = model.views.size

@@ -66,11 +66,8 @@ def packed_forward(
 ) -> PackedForward | None:
     """Return the backbone in burn-engine if `compute` and the device allow it, otherwise None.
 
-    "packed" demands burn-engine, and "auto" takes it for a binary network on a CPU. `size` is the
-    side of the views in pixels.
-
-    Raises:
-        UserError: `compute` is "packed", and burn-engine cannot run the network here.
+    "auto" takes it for a binary network on a CPU; for "packed" UserError is raised if it cannot run
+    the network here. `size` is the side of the views in pixels.
     """
     if compute not in ("auto", "packed"):
         return None

@@ -104,12 +104,11 @@ def train_linear_at_best_rate(
 ) -> ChosenLinear:
     """Train a linear layer with the learning rate of LINEAR_RATES that is best on held-out images.
 
-    Two layers for each learning rate are trained at once on the same batches: one on all but the
-    held-out images, which is evaluated on these, and one on all images. The features are thus
-    computed once, and the layer of the best learning rate equals that of `train_linear`, up to
-    rounding. Among learning rates with equal accuracy, the one with the least cross-entropy on the
-    held-out images is chosen, and returned on the CPU. The learning rate of `config` is ignored;
-    `held_out` are plain features.
+    Two layers for each learning rate are trained at once on the same batches, so that features are
+    computed once: one on all but the held-out images, which is evaluated on these, and one on all,
+    which equals that of `train_linear` up to rounding and is returned on the CPU. Of equal
+    accuracies the least cross-entropy decides. The learning rate of `config` is ignored; `held_out`
+    are plain features.
 
     Raises:
         UserError: Training diverged.

@@ -1,9 +1,7 @@
 """Faster R-CNN with a C4 backbone, from torchvision's parts (Ren et al., 2015; MoCo's VOC setting).
 
-The proposal network takes the feature map before the backbone's last stage; the last stage,
-followed by BN, classifies the regions cut out of that map. Only the layers of the proposal network
-and of the predictor are new, and they are float: trunk and last stage keep the backbone's
-precision.
+The proposal network takes the feature map before the backbone's last stage; that stage, followed by
+BN, classifies the regions cut out of the map. Only the layers that are new are float.
 
 The box losses are detectron2's, with which MoCo and the paper were evaluated: absolute differences.
 torchvision smooths those below 1/9, and divides the loss of the proposals by fewer anchors.
@@ -118,8 +116,7 @@ class _Proposals(RegionProposalNetwork):
     ) -> tuple[Tensor, Tensor]:
         """Return the losses of objectness and boxes, divided by the most anchors that are sampled.
 
-        torchvision divides by the number of anchors that were sampled, which is smaller if an
-        image's edges leave too few.
+        An image's edges may leave fewer, by whose number torchvision divides.
         """
         positive, negative = (
             torch.where(torch.cat(mask))[0] for mask in self.fg_bg_sampler(labels)

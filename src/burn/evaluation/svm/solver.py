@@ -171,10 +171,11 @@ def fit_svm(
     The weights are (dimension + 1, costs), the intercept last.
     """
     gram, signs = _Gram(features), np.where(positive, 1.0, -1.0)[:, None]
-    state, weights = _start(signs), []
+    beta = values = np.zeros_like(signs)
+    weights = []
     for cost in costs:
-        state = _fit(gram, signs, cost * _class_weights(signs), state)
-        weights.append(gram.weights(state.beta))
+        beta, values = _fit(gram, signs, cost * _class_weights(signs), beta, values)
+        weights.append(gram.weights(beta))
     return np.concatenate(weights, axis=1)
 
 
@@ -214,15 +215,16 @@ def _evaluate(
     weights = _class_weights(signs) * ~np.array(held_out).T
 
     cv, test = np.zeros((2, len(classes), len(COSTS)))
-    state, betas = _start(signs), []
+    beta = values = np.zeros_like(signs)
+    betas = []
     for number, cost in enumerate(COSTS):
-        state = _fit(gram, signs, cost * weights, state)
+        beta, values = _fit(gram, signs, cost * weights, beta, values)
         for column in range(len(classes), len(owner)):
             out = held_out[column]
             truth = signs[out, column].astype(np.int8)
-            ap = average_precision(state.values[out, column], truth)
+            ap = average_precision(values[out, column], truth)
             cv[owner[column], number] += ap / (folds[owner[column]].max() + 1)
-        betas.append(state.beta[:, : len(classes)])
+        betas.append(beta[:, : len(classes)])
     # At once, since the test images may be large: each product would read them again.
     normals = gram.weights(np.concatenate(betas, axis=1)).astype(np.float32)
     scores = data.test @ normals[:-1] + normals[-1]
@@ -297,21 +299,14 @@ class _Gram:
         return self._rows.T @ beta
 
 
-@dataclass(frozen=True)
-class _State:
-    """Fits, a column each: β and the decision values K·β, both (images, columns)."""
+def _fit(
+    gram: _Gram, signs: Floats, costs: Floats, beta: Floats, values: Floats
+) -> tuple[Floats, Floats]:
+    """Minimise ½ βᵀKβ + Σ cᵢ max(0, 1 - yᵢ(Kβ)ᵢ)² in every column, and return β and values K·β.
 
-    beta: Floats
-    values: Floats
-
-
-def _start(signs: Floats) -> _State:
-    return _State(np.zeros_like(signs), np.zeros_like(signs))
-
-
-def _fit(gram: _Gram, signs: Floats, costs: Floats, start: _State) -> _State:
-    """Minimise ½ βᵀKβ + Σ cᵢ max(0, 1 - yᵢ(Kβ)ᵢ)² in every column, from `start`."""
-    beta, values = start.beta.copy(), start.values.copy()
+    All are (images, columns). It begins with the given β and values.
+    """
+    beta, values = beta.copy(), values.copy()
     live = np.arange(signs.shape[1])
     for _ in range(200):
         y, c, b, f = (array[:, live] for array in (signs, costs, beta, values))
@@ -324,7 +319,7 @@ def _fit(gram: _Gram, signs: Floats, costs: Floats, start: _State) -> _State:
         more = length > _TOLERANCE * np.minimum(norm, 1) + 1e-9
         live = live[more]
         if not len(live):
-            return _State(beta, values)
+            return beta, values
         y, c, b, f, slack, gradient, image = (
             array[:, more] for array in (y, c, b, f, slack, gradient, image)
         )
