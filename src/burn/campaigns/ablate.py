@@ -50,10 +50,6 @@ def _backbone(**changes: Any) -> Change:
 NOT_JOINT: Mapping[str, Any] = {"classifier_lr": 1.0, "carry_classifier": True}
 
 
-def _unchanged(recipe: Recipe) -> Recipe:
-    return recipe
-
-
 def _paper(
     stages: Literal[1, 2], classifier: Literal["joint", "frozen", "none"], **changes: Any
 ) -> Change:
@@ -99,8 +95,8 @@ VARIANTS: Mapping[str, Change] = {
     "normalized-features": _backbone(feature_norm=True),
     "same-view": _burn(views="same"),
     "crossed-views": _burn(views="cross"),
-    "unlabelled-teacher": _unchanged,
-    "labelled-teacher": _unchanged,
+    "unlabelled-teacher": lambda recipe: recipe,
+    "labelled-teacher": lambda recipe: recipe,
     "paper-kl": _paper(1, "frozen", **_KL_ALONE),
     "paper-kl+fs": _paper(1, "frozen", **_CONSTANT),
     "paper-kl+fs+schedule": _paper(1, "frozen"),
@@ -153,15 +149,11 @@ class Ablation:
 
     def check(self) -> None:
         """Raise UserError if a value is out of range, or the recipe is of another method."""
-        if self.base().method != "burn":
+        if find_recipe(self.recipe).method != "burn":
             raise UserError(f"--recipe {self.recipe} is not of method burn: try burn_small")
         require_within(8, 4096, teacher_size=self.teacher_size)
         require_within(8, 4096, labelled_teacher_size=self.labelled_teacher_size)
         self.linear.check("linear.")
-
-    def base(self) -> Recipe:
-        """Return the recipe that the variants change."""
-        return find_recipe(self.recipe)
 
     def teacher_of(self, variant: str) -> str | None:
         return self.labelled_teacher if variant == _NEEDS_LABELLED else self.teacher
@@ -169,7 +161,7 @@ class Ablation:
     def recipe_of(self, variant: str) -> Recipe:
         """Return the variant's recipe, before it is cut to the budget."""
         size = self.labelled_teacher_size if variant == _NEEDS_LABELLED else self.teacher_size
-        recipe = VARIANTS[variant](self.base())
+        recipe = VARIANTS[variant](find_recipe(self.recipe))
         return recipe if size is None else replace(recipe, teacher_size=size)
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
@@ -182,10 +174,8 @@ class Ablation:
 def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
     """Return the groups that `--groups` names, separated by commas, or `all`.
 
-    Without a labelled teacher, `all` leaves out group teacher.
-
-    Raises:
-        UserError: A name is unknown or given twice, or a group lacks its teacher.
+    Without a labelled teacher, `all` leaves out group teacher. UserError is raised if a name is
+    unknown or given twice, or a group lacks its teacher.
     """
     if names == "all":
         return [g for g in GROUPS if labelled_teacher or _NEEDS_LABELLED not in g.variants]

@@ -65,13 +65,10 @@ def open_folder(
 ) -> None:
     """Write NAME.json in a campaign's folder, or check that an existing one has the same settings.
 
-    The shared settings may not change, nor the fingerprints of data and teachers. A teacher and
-    further protocols may be added, though, and data and teachers may be named in another way or
-    have moved. Further entries are written anew each time; `check` looks at the runs in the
-    folder, before anything is written.
-
-    Raises:
-        UserError: A setting or a fingerprint has changed, or the folder is not a campaign's.
+    UserError is raised if a shared setting or a fingerprint of data or teachers has changed, or the
+    folder is not a campaign's. A teacher and further protocols may be added, though, and data and
+    teachers may be named in another way or have moved. Further entries are written anew each time;
+    `check` looks at the runs in the folder, before anything is written.
     """
     shared = json.loads(json.dumps(shared))
     file = out / f"{name}.json"

@@ -158,7 +158,7 @@ def _evaluate_references(
 
 
 def _check_processes(execution: Execution) -> int:
-    """Return how many runs are executed at once here, or raise UserError if there are fewer GPUs."""
+    """Return how many runs go on at once here, or raise UserError if there are fewer GPUs."""
     import torch
 
     processes = execution.processes

@@ -35,10 +35,8 @@ def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe,
     """Return a recipe cut or extended to a budget, and the optimizer steps of each stage.
 
     The budget is of images in all stages together; the views of an image count once. Warm-up is
-    limited to a fifth of the steps, so that a short budget is not spent on it.
-
-    Raises:
-        UserError: The budget is out of range, or less than one batch in each stage.
+    limited to a fifth of the steps, so that a short budget is not spent on it. UserError is raised
+    if the budget is out of range, or less than one batch in each stage.
     """
     require_within(1, 10**12, budget=budget)
     stages, epoch = len(recipe.precisions()), stage_steps(replace(recipe, epochs=1), num_images)

@@ -30,10 +30,7 @@ def check_sources(train: Source, test: Source) -> tuple[Source, Source]:
     0 … 11, it fits these.
 
     If the test images have the same classes in another order, those that are returned are a copy
-    with the labels of the training images.
-
-    Raises:
-        UserError: The images do not fit; the message says which classes differ.
+    with the labels of the training images. If they do not fit, UserError says which classes differ.
     """
     for source in (train, test):
         if not len(source):

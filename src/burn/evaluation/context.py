@@ -335,10 +335,8 @@ def open_context(
 def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
     """Open the network of a run folder, a checkpoint, or ARCHITECTURE:FILE as for `load_backbone`.
 
-    With `fresh` the network of a checkpoint gets new random weights, as a lower bound.
-
-    Raises:
-        UserError: The checkpoint cannot be read.
+    With `fresh` the network of a checkpoint gets new random weights, as a lower bound. UserError is
+    raised if the checkpoint cannot be read.
     """
     if not names_checkpoint(spec):
         backbone, origin = load_backbone(spec)
