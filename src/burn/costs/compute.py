@@ -96,9 +96,11 @@ def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
     macs = {"binary": 0, "float": 0}
 
     def add(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        assert isinstance(module.weight, torch.Tensor)
-        kind = "binary" if isinstance(module, BinaryConv2d) else "float"
-        macs[kind] += module.weight[0].numel() * output[0].numel()
+        if isinstance(module, BinaryConv2d):  # whose weight may be several experts'
+            macs["binary"] += module.fan_in * output[0].numel()
+        else:
+            assert isinstance(module.weight, torch.Tensor)
+            macs["float"] += module.weight[0].numel() * output[0].numel()
 
     hooks = [
         module.register_forward_hook(add)
