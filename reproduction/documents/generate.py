@@ -24,9 +24,8 @@ from typing import Any
 import jinja2
 from matplotlib import pyplot as plt
 
-from burn.campaigns.ablate import read_ablation
+from burn.campaigns.ablate import VARIANTS, read_ablation
 from burn.campaigns.folder import read_campaign
-from burn.campaigns.variants import VARIANTS
 from burn.core.results import Result, read_results, result_lines
 from burn.core.seeds import OverSeeds
 from burn.report.render.ablations import ablation_markdown

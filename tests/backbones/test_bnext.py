@@ -276,7 +276,7 @@ def test_the_operations_of_the_authors_readme(name: str, billions: float):
 
 
 def test_the_cost_of_a_network_is_that_by_hand():
-    from burn.costs.walk import count
+    from burn.costs.compute import count
 
     network = build_backbone(BackboneConfig(name="bnext_t"), Precision.BINARY)
     cost = count(network, 224, 0)

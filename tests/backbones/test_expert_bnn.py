@@ -229,7 +229,7 @@ def test_parameters_by_hand():
 @pytest.mark.parametrize("experts", [1, 4])
 def test_the_cost_of_a_network_is_that_by_hand(experts: int):
     """An image passes one expert of each layer, so their number changes the choices alone."""
-    from burn.costs.walk import count
+    from burn.costs.compute import count
 
     network = build_backbone(BackboneConfig(name=EXPERT, experts=experts), Precision.BINARY)
     cost = count(network, 224, 0)

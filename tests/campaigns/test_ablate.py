@@ -14,13 +14,19 @@ from rich.console import Console
 
 import burn.campaigns.ablate
 import tiny
-from burn.campaigns.ablate import Ablation, ablate, groups_named, read_ablation, runs_of_variants
+from burn.campaigns.ablate import (
+    VARIANTS,
+    Ablation,
+    ablate,
+    groups_named,
+    read_ablation,
+    runs_of_variants,
+)
 from burn.campaigns.settings import Execution
-from burn.campaigns.variants import VARIANTS
 from burn.core.errors import UserError
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
-from burn.paper.ablations import GROUPS, ablation_rows, find_group
+from burn.paper.ablations import GROUPS, ablation_rows
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine
 
@@ -188,7 +194,7 @@ def test_a_collapse_is_counted_in_the_table():
         for protocol in ("knn", "linear")
     ]  # fmt: skip
     ((group, rows),) = ablation_rows(results)
-    assert group == find_group("classifier")
+    assert group.name == "classifier"
     assert [row.collapsed for row in rows] == [0, 1]
     assert rows[1].knn == (50.0, 51.0)
 

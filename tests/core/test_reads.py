@@ -13,7 +13,7 @@ import pytest
 
 import burn
 import reproduction.analyses
-from burn.campaigns.outcome import _last_words
+from burn.campaigns.workers import _last_words
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular, read_bytes, read_end, read_text, sha256_of
 from burn.core.results import read_results

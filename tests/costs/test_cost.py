@@ -4,8 +4,7 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone, describe_backbone
 from burn.cli.main import main
 from burn.core.types import Precision
-from burn.costs.compute import cost_title, count_reactnet
-from burn.costs.walk import count
+from burn.costs.compute import cost_title, count, count_reactnet
 
 # width, stride of the 3×3 at 224 pixels, by the paper's plan: (in, out, output side)
 PLAN = [

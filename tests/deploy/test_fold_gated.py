@@ -23,7 +23,7 @@ from burn.backbones.registry import build_backbone
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.costs.walk import count
+from burn.costs.compute import count
 from burn.deploy.fold_gated import fold_gated, round_rows, with_rounded_gates
 from burn.deploy.layout import Array, file_bytes, program_of, tensors_of
 from burn.deploy.onnx import export_onnx

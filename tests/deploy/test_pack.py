@@ -33,7 +33,7 @@ from burn.checkpoints.classifier import Classifier, fingerprint, save_classifier
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.costs.walk import count
+from burn.costs.compute import count
 from burn.deploy import layout
 from burn.deploy import pack as room
 from burn.deploy.fold import fold, linear_layer

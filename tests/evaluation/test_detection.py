@@ -137,9 +137,8 @@ def test_detections_are_in_the_pixels_of_the_image_as_it_was(context: Evaluation
     assert isinstance(source, Voc)
     found = detect(_Finds(), source, context, TINY, CONSOLE)  # type: ignore[arg-type]
     assert len(found) == len(source)
-    for index, each in enumerate(found):
+    for index, each in found.items():
         height, width = source.read(index).shape[1:]
-        assert each is not None
         expected = [[0.25 * width, 0.5 * height, 0.5 * width, height]]
         assert each.boxes == pytest.approx(np.array(expected), rel=1e-5)
         assert each.labels.tolist() == [0]

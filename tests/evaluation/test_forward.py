@@ -29,8 +29,7 @@ from burn.deploy.running import PackedForward
 from burn.evaluation.cache import plain_features
 from burn.evaluation.configs import KnnConfig, LinearConfig, Request, SemiConfig, SvmConfig
 from burn.evaluation.context import EvaluationContext
-from burn.evaluation.features import extract_features
-from burn.evaluation.forward import Forward, packed_forward
+from burn.evaluation.features import Forward, extract_features, packed_forward
 from burn.evaluation.linear_layer import augmented_batches
 from burn.evaluation.registry import evaluate_checkpoint
 from networks import randomize, tiny_reactnet
@@ -134,9 +133,8 @@ def test_features_of_augmented_views():
     backbone, source = trained("reactnet_a", width=0.125), Digits("test")
 
     def first(packed: PackedForward | None) -> tuple[Tensor, Tensor, Tensor]:
-        batches = augmented_batches(
-            backbone, source, 32, 40, seed=0, workers=0, unreadable=set(), packed=packed
-        )
+        forward = Forward(backbone, packed=packed)
+        batches = augmented_batches(forward, source, 32, 40, seed=0, workers=0, unreadable=set())
         return next(batches(0))
 
     found, expected = first(PackedForward(backbone, 32, 1)), first(None)

@@ -16,6 +16,7 @@ from burn.core.errors import UserError
 from burn.core.types import Features
 from burn.data.loader import light_views
 from burn.evaluation.configs import LINEAR_RATES, LinearConfig
+from burn.evaluation.features import Forward
 from burn.evaluation.linear_layer import (
     augmented_batches,
     cached_batches,
@@ -287,7 +288,9 @@ def contents(module: nn.Module) -> dict[str, Tensor]:
 def test_augmented_batches_leave_the_backbone_alone():
     backbone = randomize(shallow_reactnet()).train()
     before = contents(backbone)
-    batches = augmented_batches(backbone, Shades(), 32, 4, seed=0, workers=0, unreadable=set())
+    batches = augmented_batches(
+        Forward(backbone), Shades(), 32, 4, seed=0, workers=0, unreadable=set()
+    )
     for epoch in range(2):
         for features, _, _ in batches(epoch):
             assert not any(module.training for module in backbone.modules())
@@ -302,7 +305,9 @@ def test_augmented_batches_leave_the_backbone_alone():
 def test_training_on_augmented_batches_leaves_the_backbone_alone():
     backbone = randomize(shallow_reactnet())
     before = contents(backbone)
-    batches = augmented_batches(backbone, Shades(), 32, 4, seed=0, workers=0, unreadable=set())
+    batches = augmented_batches(
+        Forward(backbone), Shades(), 32, 4, seed=0, workers=0, unreadable=set()
+    )
     layer = train_linear(batches, 256, 3, LinearConfig(epochs=2, lr=0.1), seed=0)
     assert layer.state_dict()["weight"].shape == (3, 256)
     assert all(torch.equal(backbone.state_dict()[name], t) for name, t in before.items())
@@ -328,7 +333,7 @@ class MeanLevel(Backbone):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_augmented_batches_pair_features_with_their_labels(workers: int):
     batches = augmented_batches(
-        MeanLevel(), Shades(), 32, 4, seed=0, workers=workers, unreadable=set()
+        Forward(MeanLevel()), Shades(), 32, 4, seed=0, workers=workers, unreadable=set()
     )
     for epoch in range(2):
         counts = np.zeros(3, dtype=int)
@@ -343,7 +348,9 @@ def test_augmented_batches_pair_features_with_their_labels(workers: int):
 def test_augmented_batches_are_light_views_of_the_epoch():
     """Crops and flips, others in every epoch; no colour, no blur, whatever the recipe's views."""
     backbone, source = MeanLevel(), Shades()
-    batches = augmented_batches(backbone, source, 32, 10, seed=4, workers=0, unreadable=set())
+    batches = augmented_batches(
+        Forward(backbone), source, 32, 10, seed=4, workers=0, unreadable=set()
+    )
     transform, seen = light_views(32, 4), []
     for epoch in range(2):
         ((features, _, _),) = batches(epoch)

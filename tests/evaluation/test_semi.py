@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -139,13 +142,17 @@ def test_few_held_out_images_are_said_to_decide_little(context: EvaluationContex
     )
 
 
+def evaluated(top1: Iterator[float], losses: Iterator[float]) -> Callable[..., Any]:
+    return lambda *_: ({"top1": next(top1), "top5": 90.0, "loss": next(losses)}, "AA==")
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_of_equal_pairs_the_least_cross_entropy_decides_and_it_is_said(
     old: bool, context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
 ):
     losses = iter([2.0, 0.5, 1.0, 0.7, 3.0])
     monkeypatch.setattr(semi, "fine_tune", lambda *_: nn.Linear(256, 10))
-    monkeypatch.setattr(semi, "_evaluate", lambda *_: (50.0, 90.0, next(losses), "AA=="))
+    monkeypatch.setattr(semi, "_evaluate", evaluated(itertools.repeat(50.0), losses))
     if old:  # as sweeps of burn 0.2.0 are
         add = KeptParts.add
         monkeypatch.setattr(
@@ -167,7 +174,7 @@ def test_a_tie_of_the_best_is_said_and_a_clear_winner_is_not(
 ):
     tops = iter([50.0, 60.0, 60.0, 40.0, 55.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     monkeypatch.setattr(semi, "fine_tune", lambda *_: nn.Linear(256, 10))
-    monkeypatch.setattr(semi, "_evaluate", lambda *_: (next(tops), 90.0, 1.0, "AA=="))
+    monkeypatch.setattr(semi, "_evaluate", evaluated(tops, itertools.repeat(1.0)))
     run_semi(context, TINY, CONSOLE)
     assert any("semi: the best 2 of 4 pairs" in note for note in context.notes)
     clear = replace(context, seed=1, notes=[])

@@ -10,7 +10,7 @@ from burn.campaigns.compare import compared_in, recipe_of
 from burn.core.errors import UserError
 from burn.core.plugins import Plugin
 from burn.core.types import Precision
-from burn.costs.walk import count
+from burn.costs.compute import count
 from burn.methods.burn.settings import BurnConfig
 from burn.methods.byol.settings import ByolConfig
 from burn.methods.entries import METHODS, MethodEntry

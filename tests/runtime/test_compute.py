@@ -111,7 +111,7 @@ def test_a_campaign_on_eight_gpus_gives_each_its_share(
     machine(monkeypatch, 128, "cuda")
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     job = pickle.dumps(FakeJob(FakeEvaluation(), tmp_path / "workers"))
-    workers._run_logged([], job, 16, 8, io.StringIO())
+    workers.execute([], job, tmp_path / "log", threads=16, processes=8)
     assert (tmp_path / "workers").read_text() == "16"
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from burn.backbones.registry import build_backbone
-from burn.campaigns.variants import NOT_JOINT
+from burn.campaigns.ablate import NOT_JOINT
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.schedule import learning_rate_factor

@@ -1,10 +1,11 @@
-"""`burn ablate`: train BURN with one choice changed at a time, at equal budget."""
+"""`burn ablate`: train BURN with one choice changed at a time, or the paper's, at equal budget."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -12,22 +13,109 @@ from burn.campaigns.settings import (
     LABELLED_TEACHER,
     TEACHER,
     Execution,
+    check_words,
     refuse_failed,
     within_budget,
     words_in,
 )
-from burn.campaigns.variants import BUDGETS, VARIANTS
 from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
-from burn.paper.ablations import GROUPS, Group, find_group
+from burn.methods.burn.settings import BurnConfig
+from burn.paper.ablations import GROUPS, Group
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render.ablations import ablation_markdown
 from burn.runtime.bounds import require_within
 from burn.runtime.launch import require_alone
 from burn.training.plan import RunPlan
+
+Change = Callable[[Recipe], Recipe]
+
+
+def _burn(**changes: Any) -> Change:
+    return lambda recipe: recipe.with_settings(**changes)
+
+
+def _stages(count: Literal[1, 2]) -> Change:
+    return lambda recipe: replace(recipe, stages=count)
+
+
+def _backbone(**changes: Any) -> Change:
+    return lambda recipe: replace(recipe, backbone=replace(recipe.backbone, **changes))
+
+
+# Settings of a joint classifier that no other has.
+NOT_JOINT: Mapping[str, Any] = {"classifier_lr": 1.0, "carry_classifier": True}
+
+
+def _paper(
+    stages: Literal[1, 2], classifier: Literal["joint", "frozen", "none"], **changes: Any
+) -> Change:
+    """Return the change to the paper's loss, sign gradient and features, which are not normalized.
+
+    The recipe's network shape, views and optimizer stay.
+    """
+
+    def change(recipe: Recipe) -> Recipe:
+        of_recipe = recipe.settings
+        loss = BurnConfig(
+            classifier=classifier, num_classes=of_recipe.num_classes, hidden=of_recipe.hidden
+        )
+        backbone = replace(recipe.backbone, activation_gradient="poly", feature_norm=False)
+        settings = replace(loss, **changes)
+        return replace(recipe, stages=stages, backbone=backbone, settings=settings)
+
+    return change
+
+
+_KL_ALONE = {"lam": "constant", "lam_start": 0.0, "lam_end": 0.0}
+_CONSTANT = {"lam": "constant", "lam_end": 0.7}  # as in Table 7
+
+# Names that begin with "paper" are the paper's method, whatever the recipe does; the others change
+# one choice of the recipe. The components are those of the paper's Table 5. The variants of the
+# teacher leave the recipe as it is, because a recipe has no teacher.
+VARIANTS: Mapping[str, Change] = {
+    "one-stage": _stages(1),
+    "two-stages": _stages(2),
+    "two-stages-double": _stages(2),
+    "no-classifier": _burn(classifier="none", similarity_of="features", **NOT_JOINT),
+    "frozen": _burn(classifier="frozen", **NOT_JOINT),
+    "joint": _burn(classifier="joint"),
+    "linear-projection": _burn(projection="linear", similarity_of="features"),
+    "mlp-projection": _burn(projection="mlp", similarity_of="features"),
+    "plain-targets": _burn(standardize=False, similarity_of="features"),
+    "standardized-targets": _burn(standardize=True, similarity_of="features"),
+    "poly": _backbone(activation_gradient="poly"),
+    "clip": _backbone(activation_gradient="clip"),
+    "fan-in-weights": _backbone(weight_init="fan_in"),
+    "small-weights": _backbone(weight_init="small"),
+    "plain-features": _backbone(feature_norm=False),
+    "normalized-features": _backbone(feature_norm=True),
+    "same-view": _burn(views="same"),
+    "crossed-views": _burn(views="cross"),
+    "unlabelled-teacher": lambda recipe: recipe,
+    "labelled-teacher": lambda recipe: recipe,
+    "paper-kl": _paper(1, "frozen", **_KL_ALONE),
+    "paper-kl+fs": _paper(1, "frozen", **_CONSTANT),
+    "paper-kl+fs+schedule": _paper(1, "frozen"),
+    "paper-two-stages": _paper(2, "frozen"),
+    "paper-two-stages-double": _paper(2, "frozen"),
+    "paper-joint-kl": _paper(1, "joint", **_KL_ALONE),
+    "paper-joint-kl+fs": _paper(1, "joint", **_CONSTANT),
+    "paper-joint-kl+fs+schedule": _paper(1, "joint"),
+    "paper-joint-two-stages": _paper(2, "joint"),
+    "paper-joint-fresh": _paper(2, "joint", carry_classifier=False),
+    "paper-fs": _paper(1, "none"),
+    "paper-l1": _paper(1, "frozen", similarity="l1"),
+    "paper-l2": _paper(1, "frozen", similarity="l2"),
+    "paper-heaviside": _paper(1, "frozen", lam="heaviside"),
+    "paper-student-first": _paper(1, "frozen", kl_direction="student_first"),
+}
+
+# Two stages in the paper are 200 epochs each, against 200 of one stage: twice the images.
+BUDGETS: Mapping[str, int] = {"two-stages-double": 2, "paper-two-stages-double": 2}
 
 _NEEDS_LABELLED = "labelled-teacher"
 
@@ -61,15 +149,11 @@ class Ablation:
 
     def check(self) -> None:
         """Raise UserError if a value is out of range, or the recipe is of another method."""
-        if self.base().method != "burn":
+        if find_recipe(self.recipe).method != "burn":
             raise UserError(f"--recipe {self.recipe} is not of method burn: try burn_small")
         require_within(8, 4096, teacher_size=self.teacher_size)
         require_within(8, 4096, labelled_teacher_size=self.labelled_teacher_size)
         self.linear.check("linear.")
-
-    def base(self) -> Recipe:
-        """Return the recipe that the variants change."""
-        return find_recipe(self.recipe)
 
     def teacher_of(self, variant: str) -> str | None:
         return self.labelled_teacher if variant == _NEEDS_LABELLED else self.teacher
@@ -77,7 +161,7 @@ class Ablation:
     def recipe_of(self, variant: str) -> Recipe:
         """Return the variant's recipe, before it is cut to the budget."""
         size = self.labelled_teacher_size if variant == _NEEDS_LABELLED else self.teacher_size
-        recipe = VARIANTS[variant](self.base())
+        recipe = VARIANTS[variant](find_recipe(self.recipe))
         return recipe if size is None else replace(recipe, teacher_size=size)
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
@@ -90,26 +174,18 @@ class Ablation:
 def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
     """Return the groups that `--groups` names, separated by commas, or `all`.
 
-    Without a labelled teacher, `all` leaves out group teacher.
-
-    Raises:
-        UserError: A name is unknown or given twice, or a group lacks its teacher.
+    Without a labelled teacher, `all` leaves out group teacher. UserError is raised if a name is
+    unknown or given twice, or a group lacks its teacher.
     """
     if names == "all":
         return [g for g in GROUPS if labelled_teacher or _NEEDS_LABELLED not in g.variants]
-    chosen = []
-    for name in words_in(names):
-        group = find_group(name)
-        if group is None:
-            there = ", ".join(g.name for g in GROUPS)
-            raise UserError(f"--groups: unknown {name!r}; give all, or some of {there}")
-        if group in chosen:
-            raise UserError(f"--groups: {group.name} is given twice")
-        if _NEEDS_LABELLED in group.variants and not labelled_teacher:
-            raise UserError(
-                "group teacher needs --labelled-teacher, such as a run of teacher_supervised_small"
-            )
-        chosen.append(group)
+    groups, words = {group.name: group for group in GROUPS}, words_in(names)
+    check_words("--groups", words, list(groups), "all, or ")
+    chosen = [groups[word] for word in words]
+    if not labelled_teacher and any(_NEEDS_LABELLED in group.variants for group in chosen):
+        raise UserError(
+            "group teacher needs --labelled-teacher, such as a run of teacher_supervised_small"
+        )
     return chosen
 
 

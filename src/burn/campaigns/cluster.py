@@ -1,19 +1,21 @@
 """The runs of a campaign as tasks of an existing Ray cluster: `burn compare --cluster auto`.
 
 Ray chooses the node of each run, gives it its cores and GPU, and starts it again on another node if
-its own is lost. The task only watches over a process of its own, in which the run is executed as on
-one machine: its output goes to the same log, and it resumes from what the lost one had saved. All
-nodes must see the campaign's folder and the images at the same paths.
+its own is lost. The task only watches over a process, `python -m burn.campaigns.cluster`, in which
+the run is executed as on one machine: its output goes to the same log, and it resumes from what the
+lost one had saved. All nodes must see the campaign's folder and the images at the same paths.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +25,13 @@ from typing import Any
 from rich.console import Console
 
 from burn.campaigns.jobs import Job
-from burn.campaigns.outcome import BUSY, failure, log_of, still_busy
-from burn.core.errors import Interrupted, UserError
+from burn.campaigns.workers import Outcomes, execute, log_of
+from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.inputs import read_text
 from burn.core.plugins import imports
 from burn.runtime.cluster import Origin, Share, share_of
+from burn.runtime.hardware import cores as cores_here
 from burn.runtime.signals import StopRequest
 
 
@@ -42,14 +45,6 @@ class Task:
     begun: Path  # the node writes its name into this file when the run begins there
     origin: Origin  # where the campaign's command was given
     cores: int  # number of threads
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a run ended on a node."""
-
-    code: int | None  # exit status of its process, or None if it was not started
-    why: str = ""  # why it was not started
 
 
 def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> list[str]:
@@ -77,7 +72,7 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
     )
     # Nothing is retried but what was lost with its node: a run that fails ends with a status.
     watch: Any = ray.remote(num_cpus=share.cores, num_gpus=share.gpus, max_retries=-1)(watch_over)
-    failed, busy = list[str](), list[Job]()
+    outcomes = Outcomes(console)
     stop = StopRequest("saving the runs")
     cancelled = False
     with stop.installed(), Origin.marked(waiting[0].out) as origin:
@@ -97,25 +92,11 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
                 try:
                     ended = ray.get(reference)
                 except TaskCancelledError:
-                    ended = Ended(None)
+                    ended = ""
                 except RayError as error:
-                    ended = Ended(None, _last_line(error))
-                why = ended.why if ended.code is None else failure(job, ended.code)
-                outcome = "done"
-                if stop.requested and not job.done:
-                    outcome = "stopped"
-                elif ended.code == BUSY:
-                    busy.append(job)
-                    outcome = "skipped, another burn process is using it"
-                elif why:
-                    failed.append(f"{job.name}: {why}")
-                    outcome = "failed"
-                console.print(f"{job.name}: {outcome}")
-    if stop.requested:
-        raise Interrupted(
-            "stopped; unfinished runs are saved, and the same command resumes them", stop.number
-        )
-    return failed + still_busy(busy)
+                    ended = _last_line(error)
+                outcomes.add(job, ended, stopped=stop.requested and not job.done)
+    return outcomes.lines(stop)
 
 
 def _task(job: Job, origin: Origin, share: Share) -> Task:
@@ -144,8 +125,8 @@ def _last_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def watch_over(task: Task) -> Ended:
-    """Execute a run in a process of its own on this node, and return how it ended.
+def watch_over(task: Task) -> int | str:
+    """Execute a run in a process of its own here; return its status, or why it was not started.
 
     This is the task that Ray runs. Ray cancels it by KeyboardInterrupt, after which the run saves
     and ends. If this process ends in another way, so does the run's.
@@ -156,12 +137,12 @@ def watch_over(task: Task) -> Ended:
     try:
         task.origin.check()
     except UserError as error:
-        return Ended(None, f"node {node}: {error}")
+        return f"node {node}: {error}"
     # The time tells two beginnings on one node from each other.
     write_text(task.begun, f"{node} {ray.get_runtime_context().get_node_id()} {time.time()}")
     given = pickle.dumps((task.plugins, task.job, task.cores, task.log))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "burn.campaigns.on_node"],
+        [sys.executable, "-P", "-m", "burn.campaigns.cluster"],
         stdin=subprocess.PIPE,
         cwd=task.origin.folder,
         start_new_session=True,
@@ -171,7 +152,7 @@ def watch_over(task: Task) -> Ended:
         with contextlib.suppress(BrokenPipeError):  # its status tells
             process.stdin.write(struct.pack("<Q", len(given)) + given)
             process.stdin.flush()
-        return Ended(_wait(process))
+        return _wait(process)
     finally:
         process.kill()
         process.wait()
@@ -187,3 +168,35 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
             return code
         except KeyboardInterrupt:
             process.terminate()
+
+
+def main() -> None:
+    """Execute the run that standard input describes.
+
+    When that is closed, `watch_over` has ended, and so does this process: otherwise the run would
+    keep its folder locked, and could not resume on another node.
+    """
+    (length,) = struct.unpack("<Q", _read(8))
+    plugins, job, share, log = pickle.loads(_read(length))
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    execute(plugins, job, log, threads=share, processes=max(1, cores_here() // share))
+
+
+def _read(length: int) -> bytes:
+    received = b""
+    while len(received) < length:
+        part = os.read(0, length - len(received))
+        if not part:
+            sys.exit(1)
+        received += part
+    return received
+
+
+def _end_with_starter() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

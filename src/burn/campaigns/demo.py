@@ -18,9 +18,9 @@ from burn.core.files import locked, remove_unfinished, write_text
 from burn.core.results import Result, append_results
 from burn.data.builtin.digits import Digits
 from burn.data.loader import plain_batches
-from burn.deploy.environment import DeviceRun, run_on_device
+from burn.deploy.environment import run_on_device
 from burn.deploy.measured import pack_results
-from burn.deploy.pack import Packed, pack
+from burn.deploy.pack import pack
 from burn.evaluation.configs import KnnConfig, LinearConfig
 from burn.evaluation.context import EvaluationContext, Model, open_context, open_model
 from burn.evaluation.knn import run_knn
@@ -52,40 +52,31 @@ def run_demo(
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         remove_unfinished(out)
-        return _run_demo(out, seed, device, console, overwrite=overwrite)
-
-
-def _run_demo(
-    out: Path, seed: int, device: Device, console: Console, *, overwrite: bool
-) -> list[Result]:
-    machine = Machine(device=device, workers=0)
-    teacher, student = out / "teacher", out / "student"
-    for folder, recipe, taught_by in ((teacher, "demo_teacher", None), (student, "demo", teacher)):
-        console.rule(f"{recipe}: {folder}")
-        plan = RunPlan(
-            recipe, find_recipe(recipe), "digits", str(taught_by) if taught_by else None, seed
-        )
-        begun = (folder / "run.json").is_file()
-        train_plan(
-            plan,
-            folder,
-            machine,
-            console,
-            resume=begun and not overwrite,
-            overwrite=overwrite,
-            resume_command=f"{_program()} "
-            + typed(["demo", "--out", str(out), "--seed", str(seed)]),
-            caller_continues=True,
-        )
-    console.rule("evaluation on 360 held-out digits")
-    results = _evaluate(teacher, student, out, seed, console)
-    (out / "results.jsonl").unlink(missing_ok=True)
-    append_results(out / "results.jsonl", results)
-    demo_picture(results, teacher, student, [out / "demo.png", out / "demo.svg"])
-    console.rule("the student as one file of bits, without PyTorch")
-    _ship(student, out, seed, console)
-    console.print(f"checkpoint: {find_checkpoint(student)}   picture: {out / 'demo.png'}")
-    return results
+        teacher, student = out / "teacher", out / "student"
+        command = typed(["demo", "--out", str(out), "--seed", str(seed)])
+        runs = ((teacher, "demo_teacher", None), (student, "demo", str(teacher)))
+        for folder, recipe, taught_by in runs:
+            console.rule(f"{recipe}: {folder}")
+            begun = (folder / "run.json").is_file()
+            train_plan(
+                RunPlan(recipe, find_recipe(recipe), "digits", taught_by, seed),
+                folder,
+                Machine(device=device, workers=0),
+                console,
+                resume=begun and not overwrite,
+                overwrite=overwrite,
+                resume_command=f"{_program()} {command}",
+                caller_continues=True,
+            )
+        console.rule("evaluation on 360 held-out digits")
+        results = _evaluate(teacher, student, out, seed, console)
+        (out / "results.jsonl").unlink(missing_ok=True)
+        append_results(out / "results.jsonl", results)
+        demo_picture(results, teacher, student, [out / "demo.png", out / "demo.svg"])
+        console.rule("the student as one file of bits, without PyTorch")
+        _ship(student, out, seed, console)
+        console.print(f"checkpoint: {find_checkpoint(student)}   picture: {out / 'demo.png'}")
+        return results
 
 
 def _evaluate(teacher: Path, student: Path, out: Path, seed: int, console: Console) -> list[Result]:
@@ -139,12 +130,7 @@ def _ship(student: Path, out: Path, seed: int, console: Console) -> None:
     run = run_on_device(file, context.backbone, (classifier.weight, classifier.bias), images)
     numbers = {"file": asdict(packed), "run": asdict(run)}
     write_text(out / "packed.json", json.dumps(numbers, indent=2) + "\n")
-    for line in _shipped_lines(file, packed, run):
-        console.print(line)
-
-
-def _shipped_lines(file: Path, packed: Packed, run: DeviceRun) -> list[str]:
-    return [
+    lines = [
         f"{file}: {packed.bytes:,} bytes, 1/{packed.ratio:.1f} of float32",
         f"in a fresh environment that holds {' and '.join(run.packages)} ({run.runs_on}):",
         f"  the class that PyTorch gives for {run.same_class} of {run.images} held-out digits, "
@@ -152,6 +138,8 @@ def _shipped_lines(file: Path, packed: Packed, run: DeviceRun) -> list[str]:
         f"  {run.image_ms:.3f} ms an image on one thread, PyTorch {run.torch_ms:.2f} ms: "
         f"{run.torch_ms / run.image_ms:.0f} times faster; loaded in {run.load_ms:.0f} ms",
     ]
+    for line in lines:
+        console.print(line)
 
 
 def _program() -> str:

@@ -17,7 +17,7 @@ from burn.core.paths import same_path
 from burn.core.results import Result, read_results, result_lines
 from burn.data.fingerprint import is_earlier
 
-RESULTS_FILE = "compared.jsonl"  # kNN and linear; every other protocol has its own file beside it
+RUN_STEM = "compared"  # begins the names of the files of a run's results, one for each protocol
 KEPT = "evaluation"  # folder of the files from which protocols resume
 _LATER = {"teacher_size", "labelled_teacher_size"}  # settings missing in older campaigns
 _OPTIONAL = {"transfer_train", "transfer_test", "semi"}  # of protocols that a call may leave out
@@ -30,19 +30,18 @@ def read_campaign(out: Path) -> list[Result]:
     """Read the results of all evaluated networks in the folder, in the order of file names."""
     files = [
         (file, file.parent.name.rpartition("-seed")[0], True)
-        for file in out.glob(f"*/{RESULTS_FILE}")
+        for file in out.glob(f"*/{RUN_STEM}.jsonl")
     ]
-    files += [
-        (out / reference_file(name), name, False) for name in (RANDOM, TEACHER, LABELLED_TEACHER)
-    ]
+    references = (RANDOM, TEACHER, LABELLED_TEACHER)
+    files += [(results_file(out, reference=name), name, False) for name in references]
     results: list[Result] = []
     for file, model, trained in sorted(files):
-        network_results = read_results_of(file, model, trained=trained)
-        if network_results is None:
+        usual = read_results_of(file.parent, model, trained=trained)
+        if usual is None:
             continue
-        results += network_results
+        results += usual
         for protocol in get_args(FurtherProtocol):
-            results += read_more(file.parent, protocol, model, trained=trained) or ()
+            results += read_results_of(file.parent, model, protocol, trained=trained) or ()
     return results
 
 
@@ -66,13 +65,10 @@ def open_folder(
 ) -> None:
     """Write NAME.json in a campaign's folder, or check that an existing one has the same settings.
 
-    The shared settings may not change, nor the fingerprints of data and teachers. A teacher and
-    further protocols may be added, though, and data and teachers may be named in another way or
-    have moved. Further entries are written anew each time; `check` looks at the runs in the
-    folder, before anything is written.
-
-    Raises:
-        UserError: A setting or a fingerprint has changed, or the folder is not a campaign's.
+    UserError is raised if a shared setting or a fingerprint of data or teachers has changed, or the
+    folder is not a campaign's. A teacher and further protocols may be added, though, and data and
+    teachers may be named in another way or have moved. Further entries are written anew each time;
+    `check` looks at the runs in the folder, before anything is written.
     """
     shared = json.loads(json.dumps(shared))
     file = out / f"{name}.json"
@@ -82,10 +78,11 @@ def open_folder(
         try:
             stored = json.loads(content)
             left_out = {name: stored[name] for name in _OPTIONAL - set(shared) if name in stored}
-            added = {name for name in _OPTIONAL & set(shared) if name not in stored}
-            expected = {name: stored[name] for name in shared if name not in _LATER | added}
-            expected |= {name: shared[name] for name in added}
-            expected |= {name: stored.get(name) for name in shared if name in _LATER}
+            usual = {name: shared[name] for name in _OPTIONAL & set(shared)} | dict.fromkeys(_LATER)
+            expected = {
+                name: stored.get(name, usual[name]) if name in usual else stored[name]
+                for name in shared
+            }
             before = dict(stored.get("files", {}))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{file} is damaged: give another --out") from error
@@ -112,11 +109,8 @@ def open_folder(
                 expected[name] = value  # where its images are now
             else:
                 names[value] = was
-        shared = {
-            **left_out,
-            **shared,
-            **{n: expected[n] for n in shared if expected[n] is not None},
-        }
+        known = {name: value for name, value in expected.items() if value is not None}
+        shared = {**left_out, **shared, **known}
         for name, fingerprint in fingerprints.items():
             earlier = before.get(names.get(name, name), fingerprint)
             if earlier != fingerprint and not is_earlier(earlier, fingerprint):
@@ -143,60 +137,45 @@ def _is_ours(path: Path) -> bool:
     return path.suffix in (".jsonl", ".md", ".svg")
 
 
-def reference_file(name: str) -> str:
-    return f"{name.replace(' ', '-')}.jsonl"
+def results_file(
+    folder: Path, protocol: FurtherProtocol | None = None, reference: str | None = None
+) -> Path:
+    """Return the file of a run's results in its folder, or of a reference's in the campaign's.
 
-
-def more_file(folder: Path, protocol: FurtherProtocol, reference: str | None = None) -> Path:
-    """Return the file of a protocol's results, in a run's folder or a reference's campaign's."""
-    file = folder / (reference_file(reference) if reference else RESULTS_FILE)
-    return file.with_name(f"{file.stem}-{protocol}.jsonl")
-
-
-def read_more(
-    folder: Path, protocol: FurtherProtocol, model: str, *, trained: bool
-) -> list[Result] | None:
-    """Read the results in `more_file`; None if they are missing or incomplete."""
-
-    def are_whole(results: Sequence[Result], seed: int) -> bool:
-        return bool(results) and all(
-            (r.model, r.seed, type(r.seed)) == (model, seed, int)
-            and protocol.startswith(r.protocol)
-            and math.isfinite(r.value)
-            and (not trained or 0 <= r.settings["pretraining"]["seconds"] < 1e9)
-            for r in results
-        )
-
-    return _read_whole(more_file(folder, protocol, None if trained else model), trained, are_whole)
+    Without a protocol it has those of kNN and linear evaluation.
+    """
+    stem = reference.replace(" ", "-") if reference else RUN_STEM
+    return folder / (f"{stem}-{protocol}.jsonl" if protocol else f"{stem}.jsonl")
 
 
 def write_results(file: Path, results: Sequence[Result]) -> None:
     write_text(file, result_lines(results, file.parent))
 
 
-def read_results_of(file: Path, model: str, *, trained: bool) -> list[Result] | None:
-    """Read the results of kNN and linear evaluation; None if they are missing or incomplete.
+def read_results_of(
+    folder: Path, model: str, protocol: FurtherProtocol | None = None, *, trained: bool
+) -> list[Result] | None:
+    """Read the results in a `results_file`; None if they are missing or incomplete.
 
     `trained` says that the campaign trained the model; otherwise it is a reference.
     """
-
-    def are_whole(results: Sequence[Result], seed: int) -> bool:
-        return [(r.protocol, r.metric) for r in results] == _NUMBERS and all(
-            _is_whole(r, model, seed, trained) for r in results
-        )
-
-    return _read_whole(file, trained, are_whole)
-
-
-def _read_whole(
-    file: Path, trained: bool, are_whole: Callable[[Sequence[Result], int], bool]
-) -> list[Result] | None:
     try:
-        results = read_results(file)
-        seed = int(file.parent.name.rpartition("-seed")[2]) if trained else 0
-        return results if are_whole(results, seed) else None
+        results = read_results(results_file(folder, protocol, None if trained else model))
+        seed = int(folder.name.rpartition("-seed")[2]) if trained else 0
+        if protocol is None:
+            whole = [(r.protocol, r.metric) for r in results] == _NUMBERS
+            whole = whole and all(_is_whole(r, model, seed, trained) for r in results)
+        else:
+            whole = bool(results) and all(
+                (r.model, r.seed, type(r.seed)) == (model, seed, int)
+                and protocol.startswith(r.protocol)
+                and math.isfinite(r.value)
+                and (not trained or 0 <= r.settings["pretraining"]["seconds"] < 1e9)
+                for r in results
+            )
     except (UserError, TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return None
+    return results if whole else None
 
 
 def _is_whole(result: Result, model: str, seed: int, trained: bool) -> bool:

@@ -12,10 +12,8 @@ from rich.console import Console
 from burn.campaigns.folder import (
     FEATURES,
     KEPT,
-    RESULTS_FILE,
-    more_file,
-    read_more,
     read_results_of,
+    results_file,
     write_results,
 )
 from burn.campaigns.settings import RANDOM, FurtherProtocol, FurtherProtocols
@@ -24,7 +22,7 @@ from burn.core.results import Result
 from burn.data.open import open_source
 from burn.evaluation.checks import open_labelled
 from burn.evaluation.configs import KnnConfig, LinearConfig, SvmConfig, TransferConfig
-from burn.evaluation.context import EvaluationContext, open_context, open_model
+from burn.evaluation.context import open_context, open_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear, run_transfer
 from burn.evaluation.semi import run_semi
@@ -37,12 +35,7 @@ from burn.training.run import train_plan
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The images and protocols by which a campaign's networks are evaluated.
-
-    A network is given as a run's folder, a checkpoint or a teacher. If `model`, its name in the
-    results, is RANDOM, its weights are random. `size` is the side of its views in pixels, or None
-    for its own.
-    """
+    """The images and protocols by which a campaign's networks are evaluated."""
 
     train: str
     test: str
@@ -51,16 +44,8 @@ class EvaluationPlan:
     further: FurtherProtocols
 
     def evaluate(
-        self, model: str, spec: str, seed: int, console: Console, size: int | None = None
-    ) -> list[Result]:
-        """Evaluate a network by kNN and linear evaluation."""
-        context = self._context(model, spec, seed, size, self.train, self.test)
-        knn = run_knn(context, KnnConfig(), console)
-        return [*knn, *run_linear(context, self.linear, console)]
-
-    def evaluate_more(
         self,
-        protocol: FurtherProtocol,
+        protocol: FurtherProtocol | None,
         model: str,
         spec: str,
         seed: int,
@@ -68,14 +53,33 @@ class EvaluationPlan:
         folder: Path,
         size: int | None = None,
     ) -> list[Result]:
-        """Evaluate a network by another protocol, which resumes from its files in a folder."""
+        """Evaluate a network by kNN and linear evaluation, or by a further protocol.
+
+        The latter resumes from its files in the folder. `spec` is a run's folder, a checkpoint or a
+        teacher. If `model`, its name in the results, is RANDOM, its weights are random. `size` is
+        the side of its views in pixels, or None for its own.
+        """
+        network = replace(open_model(spec, fresh=model == RANDOM, seed=seed), name=model)
+        if size is not None:
+            network = replace(network, views=replace(network.views, size=size, resize=None))
+        train, test = self.train, self.test
         if protocol == "transfer":
             assert self.further.transfer_train is not None
             assert self.further.transfer_test is not None
-            images = self.further.transfer_train, self.further.transfer_test
-            context = self._context(model, spec, seed, size, *images)
+            train, test = self.further.transfer_train, self.further.transfer_test
+        context = open_context(
+            network,
+            spec,
+            open_labelled(train, test),
+            seed=seed,
+            device=self.machine.device,
+            workers=self.machine.workers,
+        )
+        if protocol is None:
+            knn = run_knn(context, KnnConfig(), console)
+            return [*knn, *run_linear(context, self.linear, console)]
+        if protocol == "transfer":
             return run_transfer(context, TransferConfig(augment="none"), console)
-        context = self._context(model, spec, seed, size, self.train, self.test)
         context = replace(context, out=folder)
         if protocol == "svm":
             return run_svm(context, SvmConfig(full=False), console)
@@ -83,17 +87,6 @@ class EvaluationPlan:
         # Fine-tuning changes the weights, which burn-engine would not see.
         context = replace(context, packed=None)
         return run_semi(context, replace(self.further.semi, labels=labels), console)
-
-    def _context(
-        self, model: str, spec: str, seed: int, size: int | None, train: str, test: str
-    ) -> EvaluationContext:
-        network = replace(open_model(spec, fresh=model == RANDOM, seed=seed), name=model)
-        if size is not None:
-            network = replace(network, views=replace(network.views, size=size, resize=None))
-        machine, sources = self.machine, open_labelled(train, test)
-        return open_context(
-            network, spec, sources, seed=seed, device=machine.device, workers=machine.workers
-        )
 
 
 @dataclass(frozen=True)
@@ -122,16 +115,13 @@ class Job:
     def _trained(self) -> bool:
         return self._results() is not None
 
-    def _results(self) -> list[Result] | None:
-        return read_results_of(self.folder / RESULTS_FILE, self.model, trained=True)
+    def _results(self, protocol: FurtherProtocol | None = None) -> list[Result] | None:
+        return read_results_of(self.folder, self.model, protocol, trained=True)
 
     def _lacking(self) -> list[FurtherProtocol]:
         """Return the requested protocols, beside kNN and linear, without results."""
-        return [
-            protocol
-            for protocol in self.evaluation.further.protocols
-            if read_more(self.folder, protocol, self.model, trained=True) is None
-        ]
+        further = self.evaluation.further.protocols
+        return [protocol for protocol in further if self._results(protocol) is None]
 
     def run(self, console: Console) -> None:
         """Train or resume the run, and evaluate it.
@@ -148,18 +138,9 @@ class Job:
             with locked(self.folder):
                 if protocol in self._lacking():  # another command may have done it meanwhile
                     console.print(f"{self.name}: {protocol}")
-                    results = self.evaluation.evaluate_more(
-                        protocol,
-                        self.model,
-                        str(self.folder),
-                        self.plan.seed,
-                        console,
-                        self.folder / KEPT,
-                    )
                     trained = self._results()
                     assert trained is not None
-                    training = trained[0].settings["pretraining"]
-                    write_results(more_file(self.folder, protocol), _with(results, training))
+                    self._evaluate(protocol, trained[0].settings["pretraining"], console)
 
     def _train(self, console: Console) -> None:
         cache = None
@@ -180,16 +161,15 @@ class Job:
         )
         with locked(self.folder):
             if not self._trained:  # another command may have evaluated it since training ended
-                self._evaluate(summaries, console)
+                self._evaluate(None, self._pretraining(summaries), console)
 
-    def _evaluate(self, summaries: Sequence[StageSummary], console: Console) -> None:
-        results = self.evaluation.evaluate(self.model, str(self.folder), self.plan.seed, console)
-        train = open_source(self.plan.data, "train")
+    def _pretraining(self, summaries: Sequence[StageSummary]) -> dict[str, Any]:
+        """Return what results tell of the training."""
         seen = sum(summary.images_seen for summary in summaries)
-        training = {
+        return {
             "recipe": self.plan.recipe_name,
             "images_seen": seen,
-            "epochs": round(seen / len(train), 3),
+            "epochs": round(seen / len(open_source(self.plan.data, "train")), 3),
             "seconds": round(sum(summary.seconds for summary in summaries), 1),
             "collapsed_stages": [s.stage for s in summaries if s.collapsed_at is not None],
             "teacher_cached": max((s.teacher_cached or 0.0 for s in summaries), default=0.0),
@@ -197,8 +177,14 @@ class Job:
                 s.stage for s in summaries if s.features_collapsed_at is not None
             ],
         }
-        write_results(self.folder / RESULTS_FILE, _with(results, training))
 
-
-def _with(results: Sequence[Result], training: Mapping[str, Any]) -> list[Result]:
-    return [replace(r, settings={**r.settings, "pretraining": training}) for r in results]
+    def _evaluate(
+        self, protocol: FurtherProtocol | None, pretraining: Mapping[str, Any], console: Console
+    ) -> None:
+        results = self.evaluation.evaluate(
+            protocol, self.model, str(self.folder), self.plan.seed, console, self.folder / KEPT
+        )
+        write_results(
+            results_file(self.folder, protocol),
+            [replace(r, settings={**r.settings, "pretraining": pretraining}) for r in results],
+        )

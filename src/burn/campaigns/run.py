@@ -7,19 +7,17 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 
 from burn.backbones.registry import build_backbone
 from burn.campaigns.folder import (
     KEPT,
-    more_file,
     open_folder,
-    read_more,
     read_results_of,
-    reference_file,
     require_usable,
+    results_file,
     write_results,
 )
 from burn.campaigns.settings import RANDOM, Execution
@@ -34,7 +32,7 @@ from burn.evaluation.configs import LinearConfig, SemiConfig
 from burn.methods.registry import build_method
 from burn.runtime.cluster import joined
 from burn.runtime.compute import torch_device
-from burn.training.plan import Machine, RunPlan
+from burn.training.plan import RunPlan
 from burn.training.run_dir import require_same_recipe
 
 if TYPE_CHECKING:
@@ -115,9 +113,7 @@ def run_campaign(
     from burn.campaigns.workers import run_jobs
 
     with joined(execution.cluster):
-        processes = (
-            1 if execution.cluster is not None else _check_processes(execution.processes, machine)
-        )
+        processes = _check_processes(execution)
         evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, further)
         jobs = [Job(model, plan, out, evaluation) for model, plan in plans]
         hashes = _check_jobs(jobs[: len(models)], teachers)
@@ -149,27 +145,24 @@ def _evaluate_references(
 ) -> None:
     """Evaluate the given networks that the campaign did not train, unless they have results."""
     for name, (spec, size) in references.items():
-        file = out / reference_file(name)
-        if spec and read_results_of(file, name, trained=False) is None:
-            console.rule(name)
-            write_results(file, evaluation.evaluate(name, spec, 0, console, size))
-        for protocol in evaluation.further.protocols if spec else ():
-            if protocol.startswith("semi") and name != RANDOM:
+        if not spec:
+            continue
+        kept = out / f"{results_file(out, reference=name).stem}-{KEPT}"
+        for protocol in (None, *evaluation.further.protocols):
+            if protocol and protocol.startswith("semi") and name != RANDOM:
                 continue  # fine-tuning a float network would take longer than all other runs
-            if read_more(out, protocol, name, trained=False) is None:
-                console.rule(f"{name}, {protocol}")
-                kept = out / f"{reference_file(name).removesuffix('.jsonl')}-{KEPT}"
-                results = evaluation.evaluate_more(
-                    protocol, name, cast(str, spec), 0, console, kept, size
-                )
-                write_results(more_file(out, protocol, name), results)
+            if read_results_of(out, name, protocol, trained=False) is None:
+                console.rule(f"{name}, {protocol}" if protocol else name)
+                results = evaluation.evaluate(protocol, name, spec, 0, console, kept, size)
+                write_results(results_file(out, protocol, name), results)
 
 
-def _check_processes(processes: int | None, machine: Machine) -> int:
-    """Return how many runs are executed at once, or raise UserError if there are fewer GPUs."""
+def _check_processes(execution: Execution) -> int:
+    """Return how many runs go on at once here, or raise UserError if there are fewer GPUs."""
     import torch
 
-    if torch_device(machine.device).type != "cuda":
+    processes = execution.processes
+    if execution.cluster is not None or torch_device(execution.machine.device).type != "cuda":
         return processes or 1
     count = torch.cuda.device_count()
     if processes is not None and processes > count:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from burn.core.errors import UserError
 from burn.evaluation.configs import SemiConfig
@@ -34,10 +34,8 @@ def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe,
     """Return a recipe cut or extended to a budget, and the optimizer steps of each stage.
 
     The budget is of images in all stages together; the views of an image count once. Warm-up is
-    limited to a fifth of the steps, so that a short budget is not spent on it.
-
-    Raises:
-        UserError: The budget is out of range, or less than one batch in each stage.
+    limited to a fifth of the steps, so that a short budget is not spent on it. UserError is raised
+    if the budget is out of range, or less than one batch in each stage.
     """
     require_within(1, 10**12, budget=budget)
     stages, epoch = len(recipe.precisions()), stage_steps(replace(recipe, epochs=1), num_images)
@@ -80,16 +78,9 @@ class FurtherProtocols:
     @property
     def protocols(self) -> tuple[FurtherProtocol, ...]:
         """The names in `more`; UserError is raised if one is unknown or given twice."""
-        chosen: list[FurtherProtocol] = []
-        for word in filter(None, words_in(self.more)):
-            protocol = next((name for name in get_args(FurtherProtocol) if name == word), None)
-            if protocol is None:
-                there = ", ".join(get_args(FurtherProtocol))
-                raise UserError(f"--more: unknown {word!r}; give some of {there}")
-            if protocol in chosen:
-                raise UserError(f"--more: {word} is given twice")
-            chosen.append(protocol)
-        return tuple(chosen)
+        words = [word for word in words_in(self.more) if word]
+        check_words("--more", words, get_args(FurtherProtocol))
+        return cast(tuple[FurtherProtocol, ...], tuple(words))
 
     def check(self) -> None:
         """Raise UserError if a protocol is unknown, or transfer's images are missing or unused."""
@@ -153,6 +144,16 @@ def words_in(text: str) -> list[str]:
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]
     return [word.strip() for word in text.split(",")]
+
+
+def check_words(option: str, words: Sequence[str], known: Sequence[str], every: str = "") -> None:
+    """Raise UserError if a word is unknown or given twice; `every` is said of one for all."""
+    for position, word in enumerate(words):
+        if word not in known:
+            there = ", ".join(known)
+            raise UserError(f"{option}: unknown {word!r}; give {every}some of {there}")
+        if word in words[:position]:
+            raise UserError(f"{option}: {word} is given twice")
 
 
 def seeds_in(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Executes the runs of a campaign, one after the other or several at once in processes."""
+"""Executes a campaign's runs, one after the other or in processes, and tells how they ended."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ import torch
 from rich.console import Console
 
 from burn.campaigns.jobs import Job
-from burn.campaigns.outcome import BUSY, failure, log_of, still_busy
-from burn.core.errors import Interrupted, UserError
+from burn.core.errors import Interrupted, UserError, listed
 from burn.core.files import Busy
+from burn.core.inputs import read_end
 from burn.core.plugins import fault_in_plugin, imports, load_plugin
 from burn.runtime.compute import Device, default_workers, torch_device
 from burn.runtime.signals import StopRequest
 from burn.runtime.streams import SafeStream
+
+BUSY = 75  # exit status if another burn holds the run: "temporary failure" in sysexits
+_LAST_WORDS = 1 << 16  # bytes of a log that hold a run's last line
 
 
 def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
@@ -44,8 +47,80 @@ def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]
     return _one_by_one(waiting, console)
 
 
+class Outcomes:
+    """What became of runs, which is printed when each of them ends.
+
+    `failed` has a line for each that failed, and `busy` those that another process holds.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.failed, self._busy = list[str](), list[Job]()
+
+    def add(self, job: Job, ended: int | str, *, stopped: bool = False) -> None:
+        """Add a run whose process ended with a status, or was not started for a reason."""
+        why = _failure(job, ended) if isinstance(ended, int) else ended
+        outcome = "done"
+        if stopped:
+            outcome = "stopped"
+        elif ended == BUSY:
+            self._busy.append(job)
+            outcome = "skipped, another burn process is using it"
+        elif why:
+            self.failed.append(f"{job.name}: {why}")
+            outcome = "failed"
+        self._console.print(f"{job.name}: {outcome}")
+
+    def lines(self, stop: StopRequest | None = None) -> list[str]:
+        """Return a line for each failure and one for runs that another process has not finished.
+
+        Interrupted is raised after a signal.
+        """
+        if stop is not None and stop.requested:
+            raise Interrupted(
+                "stopped; unfinished runs are saved, and the same command resumes them", stop.number
+            )
+        names = [job.name for job in self._busy if not job.done]
+        if not names:
+            return self.failed
+        return [
+            *self.failed,
+            f"{listed(names, 1)}: another burn process is using it; when that has ended, the same "
+            "command finishes the rest",
+        ]
+
+
+def log_of(job: Job) -> Path:
+    """Return the file for a run's output, which is made if it is not there."""
+    log = job.out / "logs" / f"{job.name}.txt"
+    log.parent.mkdir(exist_ok=True)
+    log.touch()
+    return log
+
+
+def _failure(job: Job, code: int) -> str:
+    """Return why a run failed, or an empty text if it did not; `code` is -N after signal N."""
+    if code == BUSY:
+        return ""
+    if code:
+        return _last_words(log_of(job), code)
+    return "" if job.done else f"its process ended without results, see {log_of(job)}"
+
+
+def _last_words(log: Path, exit_code: int) -> str:
+    if exit_code < 0:
+        return (
+            f"killed by signal {-exit_code}, perhaps for lack of memory, see {log}; the same "
+            "command resumes"
+        )
+    lines = read_end(log, _LAST_WORDS).split("\n") if log.is_file() else []
+    return next(
+        (line for line in reversed(lines) if line.strip()), f"ended without a message, see {log}"
+    )
+
+
 def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
-    failed, busy = list[str](), list[Job]()
+    outcomes = Outcomes(console)
     for job in jobs:
         if job.done:  # another command may have done it meanwhile
             continue
@@ -54,20 +129,19 @@ def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
         except Interrupted:
             raise
         except Busy:
-            busy.append(job)
-            console.print(f"{job.name}: skipped, another burn process is using it")
+            outcomes.add(job, BUSY)
         except Exception as error:
             fault = str(error) if isinstance(error, UserError) else fault_in_plugin(error)
             if fault is None:
                 raise
-            failed.append(f"{job.name}: {fault}")
-            console.print(failed[-1], style="bold red")
-    return failed + still_busy(busy)
+            outcomes.failed.append(f"{job.name}: {fault}")
+            console.print(outcomes.failed[-1], style="bold red")
+    return outcomes.lines()
 
 
 def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
     context = multiprocessing.get_context("spawn")
-    waiting, failed, busy = list(jobs), list[str](), list[Job]()
+    waiting, outcomes = list(jobs), Outcomes(console)
     running: dict[int, tuple[Job, Any]] = {}
     stop = StopRequest()
     terminated = False
@@ -94,24 +168,8 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                 if process.is_alive():
                     continue
                 del running[slot]
-                why = failure(job, process.exitcode)
-                outcome = "done"
-                if stop.requested:
-                    outcome = "stopped"
-                elif process.exitcode == BUSY:
-                    outcome = "skipped, another burn process is using it"
-                elif why:
-                    outcome = "failed"
-                if process.exitcode == BUSY:
-                    busy.append(job)
-                elif why and (process.exitcode or not stop.requested):
-                    failed.append(f"{job.name}: {why}")
-                console.print(f"{job.name}: {outcome}")
-    if stop.requested:
-        raise Interrupted(
-            "stopped; unfinished runs are saved, and the same command resumes them", stop.number
-        )
-    return failed + still_busy(busy)
+                outcomes.add(job, process.exitcode, stopped=stop.requested)
+    return outcomes.lines(stop)
 
 
 @contextlib.contextmanager
@@ -164,32 +222,29 @@ def execute(plugins: Sequence[str], job: bytes, log: Path, *, threads: int, proc
     Raises:
         SystemExit: The run failed; BUSY if another process holds it.
     """
-    with log.open("a", buffering=1, encoding="utf-8", errors="replace") as opened:
-        file = cast(TextIO, SafeStream(opened))  # a full disk must not end training for its log
-        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            _run_logged(plugins, job, threads, processes, file)
-
-
-def _run_logged(
-    plugins: Sequence[str], pickled: bytes, threads: int, processes: int, file: TextIO
-) -> None:
-    try:
-        for name in plugins:
-            load_plugin(name)
-        job: Job = pickle.loads(pickled)
-        torch.set_num_threads(threads)
-        machine = job.evaluation.machine
-        if machine.workers is None:
-            machine = replace(machine, workers=default_workers(machine.device, processes))
-            job = replace(job, evaluation=replace(job.evaluation, machine=machine))
-        job.run(Console(file=file, width=100, markup=False, highlight=False))
-    except Busy:
-        sys.exit(BUSY)
-    except UserError as error:
-        print(" ".join(str(error).split()), file=file)
-        sys.exit(2)
-    except Exception as error:
-        traceback.print_exc(file=file)
-        if fault := fault_in_plugin(error):  # the last line is the run's in the campaign's message
-            print(fault, file=file)
-        sys.exit(1)
+    with (
+        log.open("a", buffering=1, encoding="utf-8", errors="replace") as opened,
+        # A full disk must not end training for its log.
+        contextlib.redirect_stdout(cast(TextIO, SafeStream(opened))) as file,
+        contextlib.redirect_stderr(file),
+    ):
+        try:
+            for name in plugins:
+                load_plugin(name)
+            run: Job = pickle.loads(job)
+            torch.set_num_threads(threads)
+            machine = run.evaluation.machine
+            if machine.workers is None:
+                machine = replace(machine, workers=default_workers(machine.device, processes))
+                run = replace(run, evaluation=replace(run.evaluation, machine=machine))
+            run.run(Console(file=file, width=100, markup=False, highlight=False))
+        except Busy:
+            sys.exit(BUSY)
+        except UserError as error:
+            print(" ".join(str(error).split()))
+            sys.exit(2)
+        except Exception as error:
+            traceback.print_exc()
+            if fault := fault_in_plugin(error):  # the run's last line is the campaign's message
+                print(fault)
+            sys.exit(1)

@@ -1,13 +1,13 @@
-"""The cost of a network that is named, by its plan or by running it."""
+"""What a network costs, counted by its plan or by running it on one image."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BACKBONES, is_binary
@@ -20,8 +20,7 @@ from burn.core.errors import UserError, printable
 from burn.core.plugins import require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Precision
-from burn.costs.cost import Cost
-from burn.deploy.layout import predicted_bytes
+from burn.deploy.layout import layers_bytes, predicted_bytes
 from burn.runtime.bounds import require_within
 
 if TYPE_CHECKING:
@@ -30,8 +29,29 @@ if TYPE_CHECKING:
 _LARGEST_SIDE = 4096  # pixels
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Counts for one image.
+
+    `packed_bytes` is the size of the file that `burn pack` writes once the weights are binary,
+    within some 150 bytes, or None if it cannot pack the network.
+    """
+
+    binary_parameters: int  # weights that deploy as one bit
+    float_parameters: int  # all others
+    binary_macs: int  # multiply-accumulates of binary convolutions, which the paper calls BOPs
+    flops: int  # those of float convolutions and linear layers, as the paper counts them
+    float_bytes: int  # the parameters in float32, as `burn pack` counts them
+    packed_bytes: int | None
+
+    @property
+    def ops(self) -> float:
+        """BOPs / 64 + FLOPs (paper, section 4, after ReActNet)."""
+        return self.binary_macs / 64 + self.flops
+
+
 def count_reactnet(config: BackboneConfig, image_size: int, num_classes: int) -> Cost:
-    """Count a ReActNet by its plan; `walk.count` gives the same numbers for the network.
+    """Count a ReActNet by its plan; `count` gives the same numbers for the network.
 
     UserError is raised if the settings are out of range.
     """
@@ -58,6 +78,73 @@ def count_reactnet(config: BackboneConfig, image_size: int, num_classes: int) ->
         float_bytes=4 * parameters,
         packed_bytes=predicted_bytes(config, num_classes),
     )
+
+
+def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
+    """Count a backbone with a linear classifier, or without one for 0 classes, by running it.
+
+    UserError is raised if the network cannot take images of this size.
+    """
+    import torch
+    from torch import nn
+
+    from burn.layers import BinaryConv2d
+
+    network: nn.Module = backbone
+    if num_classes:
+        network = nn.Sequential(backbone, nn.Linear(backbone.num_features, num_classes))
+    macs = {"binary": 0, "float": 0}
+
+    def add(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        if isinstance(module, BinaryConv2d):  # whose weight may be several experts'
+            macs["binary"] += module.fan_in * output[0].numel()
+        else:
+            assert isinstance(module.weight, torch.Tensor)
+            macs["float"] += module.weight[0].numel() * output[0].numel()
+
+    hooks = [
+        module.register_forward_hook(add)
+        for module in network.modules()
+        if isinstance(module, (BinaryConv2d, nn.Conv2d, nn.Linear))
+    ]
+    training = network.training
+    try:
+        with torch.inference_mode():
+            network.eval()(torch.zeros(1, 3, image_size, image_size))
+    except Exception as error:  # networks raise many kinds of errors for an unsuitable size
+        raise UserError(f"{backbone.config.name} cannot take {image_size}-pixel images") from error
+    finally:
+        network.train(training)
+        for hook in hooks:
+            hook.remove()
+    binary = sum(m.weight.numel() for m in network.modules() if isinstance(m, BinaryConv2d))
+    parameters = sum(p.numel() for p in network.parameters())
+    return Cost(
+        binary_parameters=binary,
+        float_parameters=parameters - binary,
+        binary_macs=macs["binary"],
+        flops=macs["float"],
+        float_bytes=4 * parameters,
+        packed_bytes=_packed_bytes(backbone, num_classes),
+    )
+
+
+def _packed_bytes(backbone: Backbone, num_classes: int) -> int | None:
+    config = backbone.config
+    if config.name in REACTNETS:
+        return predicted_bytes(config, num_classes)
+    if not is_binary(config.name):
+        return None
+    import torch
+
+    from burn.deploy.pack import folded, unpackable
+
+    if unpackable(backbone):
+        with torch.random.fork_rng(devices=[]):
+            backbone = build_backbone(config, Precision.BINARY)
+        if unpackable(backbone):
+            return None
+    return layers_bytes(folded(backbone), backbone.num_features, num_classes)
 
 
 def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any], int]:
@@ -107,10 +194,8 @@ def count_named(
 
     A ReActNet is counted without PyTorch, and without reading a checkpoint's weights. If `path`,
     the name as a path, exists, its checkpoint or run is counted. For None the image size in pixels
-    and the number of classes are the checkpoint's, or 224 and 0, which is no classifier.
-
-    Returns:
-        The counts, and a description of what was counted, as JSON values.
+    and the number of classes are the checkpoint's, or 224 and 0, which is no classifier. The second
+    value describes what was counted, as JSON values.
 
     Raises:
         UserError: The name is neither a network nor a checkpoint, a width is given for a
@@ -131,7 +216,13 @@ def count_named(
         config = replace(BackboneConfig(name=name), width=1.0 if width is None else width)
     network = None
     if config.name not in REACTNETS:
-        network = _network(config, path if is_checkpoint else None)
+        if is_checkpoint:
+            from burn.checkpoints.foreign.weights import backbone_from
+
+            network = backbone_from(load_checkpoint(path))
+        else:
+            precision = Precision.BINARY if is_binary(config.name) else Precision.FLOAT
+            network = build_backbone(config, precision)
         own_size = network.fixed_size or own_size
     size = own_size if image_size is None else image_size
     if num_classes is None:
@@ -141,18 +232,7 @@ def count_named(
     about |= {"image_size": size, "classes": num_classes}
     if network is None:
         return count_reactnet(config, size, num_classes), about
-    from burn.costs.walk import count
-
     return count(network, size, num_classes), about
-
-
-def _network(config: BackboneConfig, checkpoint: Path | None) -> Backbone:
-    if checkpoint is not None:
-        from burn.checkpoints.foreign.weights import backbone_from
-
-        return backbone_from(load_checkpoint(checkpoint))
-    precision = Precision.BINARY if is_binary(config.name) else Precision.FLOAT
-    return build_backbone(config, precision)
 
 
 def cost_title(about: dict[str, Any]) -> str:
@@ -162,9 +242,7 @@ def cost_title(about: dict[str, Any]) -> str:
 
 def cost_table(cost: Cost) -> Table:
     """Return the counts as a table for a terminal."""
-    table = Table(show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
+    table = Table("", Column(justify="right"), show_header=False)
     table.add_row("binary parameters", f"{cost.binary_parameters:,}")
     table.add_row("float parameters", f"{cost.float_parameters:,}")
     table.add_row("binary operations (MACs)", f"{cost.binary_macs:,}")

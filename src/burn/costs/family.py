@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BNEXT, EXPERT
 from burn.backbones.plan import REACTNETS
+from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.costs.cost import Cost
+from burn.costs.compute import Cost, count
 from burn.evaluation.progress import progress_bar
 from burn.runtime.hardware import processor
 from burn.runtime.signals import interrupted, signals_raise
@@ -83,8 +84,6 @@ def measure_family(
         )
     import torch
 
-    from burn.backbones.registry import build_backbone
-    from burn.costs.walk import count
     from burn.deploy.running import NoCompiledCore, in_engine
 
     costs: dict[str, Cost] = {}
@@ -122,11 +121,10 @@ def measure_family(
         )
         for name, cost in costs.items()
     ]
-    isa = next(iter(models.values())).isa if models else None
     return Family(
         image_size,
         processor(),
-        isa,
+        isa=next(iter(models.values())).isa if models else None,
         threads=1,
         rounds=rounds if models else 0,
         not_measured=not_measured,
@@ -177,10 +175,8 @@ def on_front(member: Member, members: Sequence[Member]) -> bool:
 
 def family_table(family: Family) -> Table:
     """Return the members as a table for a terminal."""
-    table = Table()
-    table.add_column("backbone")
-    for name in ("parameters", "binary multiply-adds", "packed", "ms an image"):
-        table.add_column(name, justify="right")
+    numbers = ("parameters", "binary multiply-adds", "packed", "ms an image")
+    table = Table("backbone", *(Column(name, justify="right") for name in numbers))
     for member in family.members:
         milliseconds = "-" if member.milliseconds is None else f"{member.milliseconds:.3f}"
         table.add_row(

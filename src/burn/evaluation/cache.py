@@ -94,13 +94,9 @@ def custom_features(
 def read_features(path: Path, source: Source, dimension: int) -> Features | None:
     """Read features that an earlier evaluation wrote, `dimension` of each image.
 
-    Returns:
-        The features, or None if there is no file, if it is one of an earlier version
-        without a checksum, or if it lacks images. Those are read again, since the cause that made
-        them unreadable may be gone.
-
-    Raises:
-        UserError: The file does not hold what was written to it.
+    None is returned if there is no file, if it is one of an earlier version without a checksum, or
+    if it lacks images: the cause that made them unreadable may be gone. UserError is raised if it
+    does not hold what was written to it.
     """
     if status_of(path) is None:
         return None

@@ -11,6 +11,8 @@ from burn.data.base import Source
 from burn.data.checks import missing_labels
 from burn.data.open import open_source
 
+_ENOUGH = 100  # held-out images to choose a setting by
+
 
 def open_labelled(train: str | Source, test: str | Source) -> tuple[Source, Source]:
     """Open images that are given by a specification, and check them as `check_sources` does."""
@@ -28,10 +30,7 @@ def check_sources(train: Source, test: Source) -> tuple[Source, Source]:
     0 … 11, it fits these.
 
     If the test images have the same classes in another order, those that are returned are a copy
-    with the labels of the training images.
-
-    Raises:
-        UserError: The images do not fit; the message says which classes differ.
+    with the labels of the training images. If they do not fit, UserError says which classes differ.
     """
     for source in (train, test):
         if not len(source):
@@ -47,7 +46,8 @@ def check_sources(train: Source, test: Source) -> tuple[Source, Source]:
             "classes or more"
         )
     assert test.labels is not None
-    if train.classes != test.classes and not all(map(_is_numbered, (train, test))):
+    numbered = all(are_numbers(source.classes) for source in (train, test))
+    if train.classes != test.classes and not numbered:
         test = _matched(train, test)
     assert test.labels is not None
     if test.labels.max() >= len(train.classes):
@@ -63,15 +63,11 @@ def are_numbers(classes: tuple[str, ...]) -> bool:
     return classes == tuple(str(i) for i in range(len(classes)))
 
 
-def _is_numbered(source: Source) -> bool:
-    return are_numbers(source.classes)
-
-
 def _matched(train: Source, test: Source) -> Source:
     """Return the test images with the training images' labels, matched by the names of classes."""
-    names = [list(source.classes) for source in (train, test)]
-    named, numbered = (test, train) if _is_numbered(train) else (train, test)
-    if _is_numbered(numbered):
+    of_train, of_test = list(train.classes), list(test.classes)
+    named, numbered = (test, train) if are_numbers(train.classes) else (train, test)
+    if are_numbers(numbered.classes):
         if not all(name.isdecimal() for name in named.classes):  # a number is a name's position
             assert numbered.labels is not None
             if (last := int(numbered.labels.max())) >= len(named.classes):
@@ -80,7 +76,7 @@ def _matched(train: Source, test: Source) -> Source:
                     f"{len(named.classes)} classes {listed(named.classes, 5)}"
                 )
             return test
-        names = [[str(int(name)) for name in part_names] for part_names in names]  # 01 is 1
+        of_train, of_test = ([str(int(n)) for n in part] for part in (of_train, of_test))  # 01 is 1
         lacking = set(numbered.classes) - {str(int(name)) for name in named.classes}
         if lacking:
             raise UserError(
@@ -88,11 +84,10 @@ def _matched(train: Source, test: Source) -> Source:
                 f"the numbers of the classes of {numbered.name}: it lacks "
                 f"{listed(sorted(lacking, key=int), 5)}"
             )
-    of_train, of_test = names
     if extra := [name for name in of_test if name not in set(of_train)]:
         raise UserError(f"{test.name} has classes that {train.name} lacks: {listed(extra, 5)}")
     missing = [name for name in of_train if name not in set(of_test)]
-    if missing and not _is_numbered(test):
+    if missing and not are_numbers(test.classes):
         raise UserError(
             f"{test.name} lacks classes of {train.name}, so that their numbers would not match: "
             f"{listed(missing, 5)}"
@@ -117,6 +112,3 @@ def doubt_of_choice(count: int, share: float, what: str, kind: str = "training")
         f"{what} are uncertain: {only} chose them (standard error up to {error:.0f} points); "
         f"{needed:,} {kind} images would hold out {_ENOUGH}"
     ]
-
-
-_ENOUGH = 100

@@ -31,7 +31,7 @@ from burn.data.view_config import ViewConfig
 from burn.deploy.running import PackedForward
 from burn.evaluation.checks import are_numbers
 from burn.evaluation.configs import EvaluationCompute
-from burn.evaluation.forward import Forward, packed_forward
+from burn.evaluation.features import Forward, packed_forward
 from burn.runtime.compute import Device, default_workers, torch_device, uses_bfloat16
 from burn.runtime.launch import ranks
 
@@ -89,9 +89,14 @@ class EvaluationContext:
         return next(self.backbone.parameters()).device
 
     @property
+    def forward(self) -> Forward:
+        """The backbone as it computes features."""
+        return Forward(self.backbone, self.bfloat16, self.packed)
+
+    @property
     def compute(self) -> str:
         """The arithmetic of features: packed, bfloat16 or float32."""
-        return Forward(self.backbone, self.bfloat16, self.packed).compute
+        return self.forward.compute
 
     @cached_property
     def fingerprint(self) -> str:
@@ -292,13 +297,9 @@ def open_context(
     """Make the context of a network on some images, as every command evaluates.
 
     The network moves to the device. The context's notes tell how labels helped to train it,
-    whether it is tested on the training images, and which images are left out. Without `workers`
-    their number follows from the device; `frozen` says that the weights stay as they are, so that
-    burn-engine may compute features.
-
-    Raises:
-        UserError: The device is not there, or `compute` is "packed" and burn-engine cannot run the
-            network.
+    whether it is tested on the training images, and which images are left out. `frozen` says that
+    the weights stay as they are, so that burn-engine may compute features. UserError is raised if
+    the device is not there, or `compute` is "packed" and burn-engine cannot run the network.
     """
     backbone = model.backbone.to(torch_device(device))
     size = model.views.size
@@ -334,10 +335,8 @@ def open_context(
 def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
     """Open the network of a run folder, a checkpoint, or ARCHITECTURE:FILE as for `load_backbone`.
 
-    With `fresh` the network of a checkpoint gets new random weights, as a lower bound.
-
-    Raises:
-        UserError: The checkpoint cannot be read.
+    With `fresh` the network of a checkpoint gets new random weights, as a lower bound. UserError is
+    raised if the checkpoint cannot be read.
     """
     if not names_checkpoint(spec):
         backbone, origin = load_backbone(spec)

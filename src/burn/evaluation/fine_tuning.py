@@ -159,15 +159,11 @@ class Tuner(Callback):
         callbacks: Sequence[Callback] = (),
         restore: Callable[[Loop[Tuning]], None] | None = None,
     ) -> bool:
-        """Train to the end, or until a callback sets `should_stop`.
+        """Train to the end, or until a callback sets `should_stop`; return whether all is finite.
 
-        First `restore` brings the loop into the state to go on from.
-
-        Returns:
-            Whether loss and weights stayed finite; otherwise training ended with the epoch.
-
-        Raises:
-            UserError: Too few images can be read.
+        First `restore` brings the loop into the state to go on from. If loss or weights did not
+        stay finite, training ended with the epoch. UserError is raised if too few images can be
+        read.
         """
         threads = [] if self._threads is None else [Threads(self._threads)]
         self.loop.callbacks = [self, *threads, *callbacks]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
 from burn.checkpoints.classifier import Classifier, save_classifier
 from burn.checkpoints.native import CLASSIFIER_NAME
@@ -45,55 +45,23 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
     Raises:
         UserError: Training diverged, or images cannot be read.
     """
-    evaluated = _probe(context, "linear", config, console)
-    probe, results = evaluated.probe, evaluated.results
-    context.announce(results)
-    keep_confusion(context, "linear", results[0].metric, evaluated.scores, evaluated.labels)
-    if isinstance(probe, nn.Linear):  # the mlp probe is not a linear classifier
-        classes = context.class_names
-        # The classes stay as evaluated; only their probabilities change.
-        weight, bias = (t.detach() / evaluated.temperature for t in (probe.weight, probe.bias))
-        context.classifiers.append(Classifier(weight, bias, classes, context.fingerprint))
-    if context.out and context.classifiers:
-        about = {
-            **evaluated.settings,
-            "temperature": evaluated.temperature,
-            "train": context.train.name,
-            "seed": context.seed,
-        }
-        path = context.out / CLASSIFIER_NAME
-        context.keep(lambda: save_classifier(path, context.classifiers[0], about))
-    elif context.out:
-        context.notes.append("the mlp probe is not saved: burn pack takes only linear classifiers")
-    return results
+    return _evaluate(context, "linear", config, console)
 
 
 def run_transfer(
     context: EvaluationContext, config: TransferConfig, console: Console
 ) -> list[Result]:
     """Run linear evaluation with the settings of another dataset than that of pretraining."""
-    return _probe(context, "transfer", config.linear(), console, settings=config.settings).results
+    return _evaluate(context, "transfer", config.linear(), console, settings=config.settings)
 
 
-@dataclass(frozen=True)
-class _Probed:
-    """A trained probe and its evaluation."""
-
-    probe: nn.Module
-    scores: Tensor  # of the test images, (images, classes)
-    labels: Tensor  # of the test images, int64 (images,)
-    results: list[Result]  # top-1 and top-5, top-1 first
-    settings: dict[str, Any]  # of the results
-    temperature: float  # divides the scores to calibrate them; 1 where no images are held out
-
-
-def _probe(
+def _evaluate(
     context: EvaluationContext,
     protocol: str,
     config: LinearConfig,
     console: Console,
     **further_settings: Any,
-) -> _Probed:
+) -> list[Result]:
     began = time.perf_counter()
     s = context
     unreadable: set[int] = set()
@@ -102,17 +70,10 @@ def _probe(
         batches = cached_batches(plain_features(s, "train", console), config.batch_size, s.seed)
     else:
         batches = augmented_batches(
-            s.backbone,
-            s.train,
-            s.views.size,
-            config.batch_size,
-            s.seed,
-            s.workers,
-            unreadable,
-            bfloat16=s.bfloat16,
-            packed=s.packed,
+            s.forward, s.train, s.views.size, config.batch_size, s.seed, s.workers, unreadable
         )
-    num_classes, settings, temperature = len(s.train.classes), asdict(config), 1.0
+    num_classes, settings = len(s.train.classes), asdict(config)
+    temperature = 1.0  # divides the scores to calibrate them
     held_out = None if chosen_on is None else _held_out_features(s, chosen_on, console)
     with progress_bar(console) as progress:
         bar = progress.add_task(protocol, total=config.epochs)
@@ -145,7 +106,27 @@ def _probe(
     right = right_answers(scores, test.labels, test.positions, len(s.test))
     settings |= further_settings
     results = s.results(protocol, numbers, settings, began, right=right)
-    return _Probed(probe, scores, test.labels, results, settings, temperature)
+    if protocol == "linear":
+        s.announce(results)
+        keep_confusion(s, protocol, results[0].metric, scores, test.labels)
+        _keep_classifier(s, probe, temperature, settings)
+    return results
+
+
+def _keep_classifier(
+    context: EvaluationContext, probe: nn.Module, temperature: float, settings: dict[str, Any]
+) -> None:
+    if isinstance(probe, nn.Linear):  # the mlp probe is not a linear classifier
+        classes = context.class_names
+        # The classes stay as evaluated; only their probabilities change.
+        weight, bias = (t.detach() / temperature for t in (probe.weight, probe.bias))
+        context.classifiers.append(Classifier(weight, bias, classes, context.fingerprint))
+    if context.out and context.classifiers:
+        about = {"temperature": temperature, "train": context.train.name, "seed": context.seed}
+        path, classifier = context.out / CLASSIFIER_NAME, context.classifiers[0]
+        context.keep(lambda: save_classifier(path, classifier, settings | about))
+    elif context.out:
+        context.notes.append("the mlp probe is not saved: burn pack takes only linear classifiers")
 
 
 def _held_out(context: EvaluationContext) -> Subset:

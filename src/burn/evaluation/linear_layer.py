@@ -11,15 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.core.results import packed_answers
 from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, light_views
-from burn.deploy.running import PackedForward
 from burn.evaluation.configs import LINEAR_RATES, LinearConfig
-from burn.evaluation.forward import Forward
+from burn.evaluation.features import Forward
 
 
 def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:
@@ -106,12 +104,11 @@ def train_linear_at_best_rate(
 ) -> ChosenLinear:
     """Train a linear layer with the learning rate of LINEAR_RATES that is best on held-out images.
 
-    Two layers for each learning rate are trained at once on the same batches: one on all but the
-    held-out images, which is evaluated on these, and one on all images. The features are thus
-    computed once, and the layer of the best learning rate equals that of `train_linear`, up to
-    rounding. Among learning rates with equal accuracy, the one with the least cross-entropy on the
-    held-out images is chosen, and returned on the CPU. The learning rate of `config` is ignored;
-    `held_out` are plain features.
+    Two layers for each learning rate are trained at once on the same batches, so that features are
+    computed once: one on all but the held-out images, which is evaluated on these, and one on all,
+    which equals that of `train_linear` up to rounding and is returned on the CPU. Of equal
+    accuracies the least cross-entropy decides. The learning rate of `config` is ignored; `held_out`
+    are plain features.
 
     Raises:
         UserError: Training diverged.
@@ -236,30 +233,25 @@ def cached_batches(features: Features, batch_size: int, seed: int) -> Batches:
 
 
 def augmented_batches(
-    backbone: Backbone,
+    forward: Forward,
     source: Source,
     size: int,
     batch_size: int,
     seed: int,
     workers: int,
     unreadable: set[int],
-    *,
-    bfloat16: bool = False,
-    packed: PackedForward | None = None,
 ) -> Batches:
     """Return batches of features of augmented views, which the backbone computes in eval mode.
 
     Epochs must be taken in order. `size` is the side of a view in pixels; positions of unreadable
-    images are added to `unreadable`. `packed` is the same network in burn-engine, which then runs
-    instead of the backbone.
+    images are added to `unreadable`.
     """
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
-    device = next(backbone.parameters()).device
+    device = next(forward.backbone.eval().parameters()).device
     sampler = EpochSampler(len(source), batch_size, seed, drop_last=False)
     views = light_views(size, seed)
     loader = TrainLoader(source, views, sampler, workers, pin=device.type == "cuda")
-    forward = Forward(backbone.eval(), bfloat16, packed)
 
     def batches(epoch: int) -> Iterator[Rows]:  # the loader counts epochs itself
         if len(unreadable) == len(source):

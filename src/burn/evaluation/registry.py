@@ -45,16 +45,11 @@ class Evaluated:
 
 
 def _open(images: Images, train: str | Source, test: str | Source) -> tuple[Source, Source]:
-    if images == "either":
-        have_boxes = (
-            is_voc(data) if isinstance(data, str) else isinstance(data, Voc)
-            for data in (train, test)
-        )
-        images = "boxes" if any(have_boxes) else "labels"
-    return (_open_boxes if images == "boxes" else open_labelled)(train, test)
-
-
-def _open_boxes(train: str | Source, test: str | Source) -> tuple[Source, Source]:
+    have_boxes = (
+        is_voc(data) if isinstance(data, str) else isinstance(data, Voc) for data in (train, test)
+    )
+    if images == "labels" or (images == "either" and not any(have_boxes)):
+        return open_labelled(train, test)
     opened = open_voc(train, "train") if isinstance(train, str) else train
     if isinstance(test, str):
         test = open_voc(test, "test", opened.classes)

@@ -41,7 +41,7 @@ from burn.learning.threads import thread_chooser
 from burn.runtime.signals import interrupted
 
 _HELD_OUT = 0.2  # share of the labelled images on which the learning rates are chosen
-_DIVERGED = (None, None, None, None)
+_DIVERGED = {"top1": None, "top5": None, "loss": None}
 _RUN = {
     "lr": (int, float), "head_factor": (int, float), "on": str, "top1": (float, type(None)),
     "top5": (float, type(None)), "seconds": float, "notes": list,
@@ -117,8 +117,8 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     context.out.mkdir(parents=True, exist_ok=True)
     stem = context.out / f"semi-{config.labels:g}percent-seed{context.seed}"
     names = "".join(labelled.describe(i) + "\n" for i in range(len(labelled)))
-    write_text(stem.with_name(stem.name + ".txt"), names)
-    kept_in = stem.with_name(stem.name + ".jsonl")
+    write_text(Path(f"{stem}.txt"), names)
+    kept_in = Path(f"{stem}.jsonl")
     key = _key(context, labelled, config)
     sweep = KeptParts(kept_in, key, _RUN)
     network = kept_in.with_suffix(".safetensors") if config.keep else None
@@ -134,7 +134,9 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             nonlocal earlier
             kept = sweep.find(lr=lr, head_factor=factor, on=on)
             keeps = network if on == "final" else None
-            if kept and (keeps is None or _is_of(keeps, _about(key, lr, factor))):
+            # What tells a kept network from others.
+            about = {"protocol": "semi", "sweep": key, "lr": lr, "head_factor": factor}
+            if kept and (keeps is None or _is_of(keeps, about)):
                 earlier += kept["seconds"]
                 context.notes.extend(n for n in kept["notes"] if n not in context.notes)
                 progress.advance(bar, config.epochs)
@@ -143,22 +145,19 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             progress.update(bar, description=f"semi, lr {lr:g}, head × {factor:g}")
             backbone = copy.deepcopy(context.backbone)
             head = fine_tune(backbone, learn, context, config, lr, factor, [_Epochs(progress, bar)])
-            top1, top5, loss, right = _DIVERGED
+            numbers, right = _DIVERGED, None
             if head is not None:
-                top1, top5, loss, right = _evaluate(backbone, head, test_on, context)
-            seconds = round(time.perf_counter() - started, 3)
+                numbers, right = _evaluate(backbone, head, test_on, context)
+            top1, seconds = numbers["top1"], round(time.perf_counter() - started, 3)
             if not console.is_terminal:  # there is no bar
                 shown = "diverged" if top1 is None else f"top-1 {top1:.1f} %"
                 console.print(f"{on}: lr {lr:g}, head × {factor:g}: {shown}, {seconds:.0f} s")
-            done = {
-                "lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
-                "loss": loss, "seconds": seconds, "notes": context.notes[num_notes:],
-            }  # fmt: skip
+            done: dict[str, Any] = {"lr": lr, "head_factor": factor, "on": on, **numbers}
+            done |= {"seconds": seconds, "notes": context.notes[num_notes:]}
             if test_on is context.test:
                 done["right"] = right
             context.keep(lambda: sweep.add(done))
             if keeps is not None and head is not None:
-                about = _about(key, lr, factor)
                 _keep_network(keeps, backbone, head, labelled, context, config, about)
             return done
 
@@ -169,10 +168,9 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
                 raise UserError("semi: the loss of every run diverged: give lower --lrs")
             # Sweeps that an earlier version wrote have no loss; of equal ones the first is taken.
             best = max(valid, key=lambda r: (r["top1"], r["top5"], -r.get("loss", 0.0)))
+            final = best
             if config.select == "held_out":
                 final = run(best["lr"], best["head_factor"], labelled, context.test, "final")
-            else:
-                final = best
         except KeyboardInterrupt as stopped:
             # The file may hold runs of other sweeps, too.
             finished = (sweep.find(lr=lr, head_factor=f, on=config.select) for lr, f in grid)
@@ -189,10 +187,8 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
         + ("diverged" if r["top1"] is None else f"{r['top1']:.1f}")
         for r in runs
     )
-    evaluated_by = "the test images" if config.select == "test" else "held-out labelled images"
-    context.notes.append(
-        f"sweep, lr × factor of the linear layer: top-1 on {evaluated_by}: {results}"
-    )
+    on = "the test images" if config.select == "test" else "held-out labelled images"
+    context.notes.append(f"sweep, lr × factor of the linear layer: top-1 on {on}: {results}")
     context.notes.extend(_doubts(valid, best, test_on, config))
     sweep_of = [{name: value for name, value in r.items() if name != "right"} for r in runs]
     chosen = {"lr": final["lr"], "head_factor": final["head_factor"], "sweep": sweep_of}
@@ -211,11 +207,6 @@ class _Epochs(Callback):
 
     def on_epoch_end(self, loop: Loop[Any]) -> None:
         self._progress.advance(self._bar)
-
-
-def _about(key: str, lr: float, head_factor: float) -> dict[str, Any]:
-    """Return what tells a kept network from others: the key of its sweep, and its run in it."""
-    return {"protocol": "semi", "sweep": key, "lr": lr, "head_factor": head_factor}
 
 
 def _is_of(network: Path, about: Mapping[str, Any]) -> bool:
@@ -251,8 +242,8 @@ def _keep_network(
 
 def _evaluate(
     backbone: Backbone, head: nn.Linear, source: Source, context: EvaluationContext
-) -> tuple[float, float, float, str] | tuple[None, None, None, None]:
-    """Return top-1 and top-5 in percent, the cross-entropy and the right answers.
+) -> tuple[Mapping[str, float | None], str | None]:
+    """Return top-1 and top-5 in percent with the cross-entropy, and the right answers.
 
     All are None if a score is not finite.
     """
@@ -264,11 +255,10 @@ def _evaluate(
     with torch.inference_mode():
         scores = head.cpu()(features.values)
     if not bool(torch.isfinite(scores).all()):
-        return _DIVERGED
-    top1, top5 = (100 * top_k(scores, features.labels, k) for k in (1, 5))
-    right = right_answers(scores, features.labels, features.positions, len(source))
-    loss = min(1e9, float(F.cross_entropy(scores, features.labels)))
-    return round(top1, 4), round(top5, 4), round(loss, 6), right
+        return _DIVERGED, None
+    numbers = {f"top{k}": round(100 * top_k(scores, features.labels, k), 4) for k in (1, 5)}
+    numbers["loss"] = round(min(1e9, float(F.cross_entropy(scores, features.labels))), 6)
+    return numbers, right_answers(scores, features.labels, features.positions, len(source))
 
 
 def _doubts(

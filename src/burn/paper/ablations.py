@@ -1,6 +1,6 @@
 """The ablations: groups of variants that are compared, and the paper's numbers for them.
 
-A variant is a name. `burn.campaigns.variants` changes a recipe for it, and `burn ablate` trains it.
+A variant is a name. `burn.campaigns.ablate` changes a recipe for it, and trains it.
 """
 
 from __future__ import annotations
@@ -35,119 +35,77 @@ class Group:
         return tuple(row.variant for row in self.rows)
 
 
-def _group(name: str, title: str, *rows: Row) -> Group:
-    return Group(name, title, rows)
-
-
 GROUPS: tuple[Group, ...] = (
-    _group(
-        "stages",
-        "Stages of binarisation",
+    Group("stages", "Stages of binarisation", (
         Row("one", "one-stage"),
         Row("two, half of the images each", "two-stages"),
         Row("two, all of the images each", "two-stages-double"),
-    ),
-    _group(
-        "classifier",
-        "The teacher's classifier",
+    )),
+    Group("classifier", "The teacher's classifier", (
         Row("none: feature similarity alone", "no-classifier"),
         Row("frozen, random", "frozen"),
         Row("trained jointly", "joint"),
-    ),
-    _group(
-        "projection",
-        "From the student's features to the teacher's",
+    )),
+    Group("projection", "From the student's features to the teacher's", (
         Row("linear", "linear-projection"),
         Row("two layers", "mlp-projection"),
-    ),
-    _group(
-        "targets",
-        "The teacher's features",
+    )),
+    Group("targets", "The teacher's features", (
         Row("as they are", "plain-targets"),
         Row("standardised", "standardized-targets"),
-    ),
-    _group(
-        "sign",
-        "Gradient of the activations' sign",
+    )),
+    Group("sign", "Gradient of the activations' sign", (
         Row("piecewise polynomial", "poly"),
         Row("clipped identity", "clip"),
-    ),
-    _group(
-        "weights",
-        "How binary weights start",
+    )),
+    Group("weights", "How binary weights start", (
         Row("uniform in ±1/√fan-in", "fan-in-weights"),
         Row("0.001·rand", "small-weights"),
-    ),
-    _group(
-        "features",
-        "The student's features",
+    )),
+    Group("features", "The student's features", (
         Row("as they are", "plain-features"),
         Row("normalized", "normalized-features"),
-    ),
-    _group(
-        "views",
-        "What teacher and student see",
+    )),
+    Group("views", "What teacher and student see", (
         Row("the same view", "same-view"),
         Row("two views, crossed", "crossed-views"),
-    ),
-    _group(
-        "teacher",
-        "The teacher",
+    )),
+    Group("teacher", "The teacher", (
         Row("trained without labels", "unlabelled-teacher"),
         Row("trained with labels", "labelled-teacher"),
-    ),
-    _group(
-        "components",
-        "The paper's method with a frozen classifier: what each component adds",
+    )),
+    Group("components", "The paper's method with a frozen classifier: what each component adds", (
         Row("① random classifier, KL alone", "paper-kl", ("ablation", "components 1")),
         Row("①② with feature similarity, λ = 0.7", "paper-kl+fs", ("ablation", "components 1+2")),
-        Row(
-            "①②③ with λ(t) from 0.9 to 0.7",
-            "paper-kl+fs+schedule",
-            ("ablation", "components 1+2+3"),
-        ),
+        Row("①②③ with λ(t) from 0.9 to 0.7", "paper-kl+fs+schedule",
+            ("ablation", "components 1+2+3")),
         Row("①②③④ in two stages, half of the images each", "paper-two-stages"),
-        Row(
-            "①②③④ in two stages, all of the images each",
-            "paper-two-stages-double",
-            ("ablation", "components 1+2+3+4"),
-        ),
-    ),
-    _group(
-        "joint",
-        "The paper's method with a jointly trained classifier, as published",
+        Row("①②③④ in two stages, all of the images each", "paper-two-stages-double",
+            ("ablation", "components 1+2+3+4")),
+    )),
+    Group("joint", "The paper's method with a jointly trained classifier, as published", (
         Row("① random classifier, KL alone", "paper-joint-kl"),
         Row("①② with feature similarity, λ = 0.7", "paper-joint-kl+fs"),
         Row("①②③ with λ(t) from 0.9 to 0.7", "paper-joint-kl+fs+schedule"),
         Row("①②③④ in two stages, half of the images each", "paper-joint-two-stages"),
         Row("the same with a fresh classifier in stage 2", "paper-joint-fresh"),
         Row("② feature similarity alone", "paper-fs"),
-    ),
-    _group(
-        "similarity",
-        "The paper's method in one stage: distance between features",
+    )),
+    Group("similarity", "The paper's method in one stage: distance between features", (
         Row("cosine", "paper-kl+fs+schedule", ("feature_similarity", "cosine")),
         Row("L1", "paper-l1", ("feature_similarity", "l1")),
         Row("L2", "paper-l2", ("feature_similarity", "l2")),
-    ),
-    _group(
-        "balance",
-        "The paper's method in one stage: shape of λ(t)",
+    )),
+    Group("balance", "The paper's method in one stage: shape of λ(t)", (
         Row("cosine, 0.9 to 0.7", "paper-kl+fs+schedule", ("lambda_schedule", "cosine")),
         Row("constant, 0.7", "paper-kl+fs", ("lambda_schedule", "constant")),
         Row("Heaviside", "paper-heaviside", ("lambda_schedule", "heaviside")),
-    ),
-    _group(
-        "direction",
-        "The paper's method in one stage: direction of the KL divergence",
+    )),
+    Group("direction", "The paper's method in one stage: direction of the KL divergence", (
         Row("teacher first, KL(p1 ‖ p2)", "paper-kl+fs+schedule"),
         Row("student first, KL(p2 ‖ p1)", "paper-student-first"),
-    ),
-)
-
-
-def find_group(name: str) -> Group | None:
-    return next((group for group in GROUPS if group.name == name), None)
+    )),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -169,26 +127,23 @@ class AblationRow:
 
 def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationRow]]]:
     """Return the groups of which two or more variants were run, with the rows of these."""
+    top1 = sorted((r for r in results if r.metric == "top1"), key=lambda r: r.seed)
+    run = {r.model for r in top1}
     tables = []
     for group in GROUPS:
-        rows = [_row(row, of_row) for row in group.rows if (of_row := _of(results, row.variant))]
+        rows = [_row(row, top1) for row in group.rows if row.variant in run]
         if len(rows) > 1:
             tables.append((group, rows))
     return tables
 
 
-def _of(results: Sequence[Result], variant: str) -> list[Result]:
-    return [r for r in results if r.model == variant and r.metric == "top1"]
-
-
-def _row(row: Row, results: Sequence[Result]) -> AblationRow:
-    knn = sorted((r for r in results if r.protocol == "knn"), key=lambda r: r.seed)
-    linear = sorted((r for r in results if r.protocol == "linear"), key=lambda r: r.seed)
+def _row(row: Row, top1: Sequence[Result]) -> AblationRow:
+    knn = [r for r in top1 if (r.model, r.protocol) == (row.variant, "knn")]
     trained = [r.settings["pretraining"] for r in knn]
     return AblationRow(
         row,
         knn=tuple(r.value for r in knn),
-        linear=tuple(r.value for r in linear),
+        linear=tuple(r.value for r in top1 if (r.model, r.protocol) == (row.variant, "linear")),
         collapsed=sum(
             bool(about.get("collapsed_stages") or about.get("collapsed_features"))
             for about in trained

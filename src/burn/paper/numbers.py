@@ -65,16 +65,16 @@ def paper_figure(
     wanted = _address(protocol, metric, settings)
     if wanted is None:
         return None
-    for figure in figures():
-        if (
-            figure.number in _MAIN
-            and figure.method == method
-            and figure.pretrained_on == pretrained_on
-            and (figure.task, figure.setting, figure.metric) == wanted[:3]
-            and wanted[3] in (None, figure.dataset)
-        ):
-            return figure
-    return None
+    *measured, dataset = wanted
+    found = (
+        figure
+        for figure in figures()
+        if figure.number in _MAIN
+        and (figure.method, figure.pretrained_on) == (method, pretrained_on)
+        and [figure.task, figure.setting, figure.metric] == measured
+        and dataset in (None, figure.dataset)
+    )
+    return next(found, None)
 
 
 def ablation_figure(table: str, setting: str) -> Figure | None:

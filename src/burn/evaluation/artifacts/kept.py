@@ -16,11 +16,8 @@ from burn.core.inputs import read_text, status_of
 class KeptParts:
     """The finished parts in a file that have one key; parts with other keys are not touched.
 
-    An incomplete last line of the file is dropped. The file need not exist; None stores nothing.
-    `fields` are the values that every part must have, with their types.
-
-    Raises:
-        UserError: The file is damaged or was changed.
+    An incomplete last line is dropped; UserError is raised if the file is damaged otherwise. It
+    need not exist; None stores nothing. `fields` are the types of values that every part must have.
     """
 
     def __init__(
@@ -52,11 +49,7 @@ class KeptParts:
         return next((part for part in self.parts if wanted.items() <= part.items()), None)
 
     def add(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Store a finished part and return it.
-
-        Raises:
-            OSError: The file cannot be written; the part is added to `parts` nevertheless.
-        """
+        """Store a finished part and return it; it is in `parts` even if writing raises OSError."""
         self.parts.append(part)
         if self.path:
             line = {"key": self._key, **part}

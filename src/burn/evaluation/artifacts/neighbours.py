@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -67,24 +68,15 @@ def keep_neighbours(context: EvaluationContext, bank: Features, queries: Feature
     if len(neighbour_tiles) < len(near[:, :NEAREST].unique()):
         neighbour_tiles |= tiles(context.train, near[:, NEAREST:].flatten().tolist())
     rows: list[dict[str, Any]] = []
-    for number, row in enumerate(rows_of.tolist()):
+    of_each = (near, bank.labels[nearest], cosines)
+    for row, *columns in zip(rows_of.tolist(), *(t.tolist() for t in of_each), strict=True):
         entries = [
             {"position": position, "label": classes[label], "cosine": round(cosine, 4)}
-            for position, label, cosine in zip(
-                near[number].tolist(),
-                bank.labels[nearest[number]].tolist(),
-                cosines[number].tolist(),
-                strict=True,
-            )
+            for position, label, cosine in zip(*columns, strict=True)
             if position in neighbour_tiles
         ]
-        rows.append(
-            {
-                "position": int(queries.positions[row]),
-                "label": classes[int(queries.labels[row])],
-                "neighbours": entries[:NEAREST],
-            }
-        )
+        position, label = int(queries.positions[row]), classes[int(queries.labels[row])]
+        rows.append({"position": position, "label": label, "neighbours": entries[:NEAREST]})
     text, picture = _files(context)
     content = {
         **context.about_in(text.parent),
@@ -165,12 +157,10 @@ def _readable(source: Source, order: Sequence[int]) -> dict[int, Tile]:
     for start in range(0, min(len(order), _MOST_TRIED), ROWS):
         part = order[start : start + ROWS]
         read = tiles(source, part)
-        for position in part:
-            if position in read and len(shown) < ROWS:
-                shown[position] = read[position]
-        if len(shown) == ROWS:
+        shown |= {position: read[position] for position in part if position in read}
+        if len(shown) >= ROWS:
             break
-    return shown
+    return dict(islice(shown.items(), ROWS))
 
 
 def _tile(image: Tensor) -> Tile:
@@ -197,8 +187,8 @@ def draw(
     size = (LEFT + (1 + NEAREST) * STEP[0], TOP + len(rows) * STEP[1])
     picture = Image.new("RGB", size, _PAPER)
     pen = ImageDraw.Draw(picture)
-    font_file = Path(get_data_path()) / "fonts/ttf/DejaVuSans.ttf"  # covers most alphabets
-    font = ImageFont.truetype(BytesIO(font_file.read_bytes()), _FONT_SIZE)
+    most_alphabets = (Path(get_data_path()) / "fonts/ttf/DejaVuSans.ttf").read_bytes()
+    font = ImageFont.truetype(BytesIO(most_alphabets), _FONT_SIZE)
     pen.text((LEFT, 4), "test image", _INK, font)
     pen.text((LEFT + STEP[0], 4), "training images with the most similar features", _INK, font)
     for number, row in enumerate(rows):

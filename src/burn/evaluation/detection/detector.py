@@ -1,9 +1,7 @@
 """Faster R-CNN with a C4 backbone, from torchvision's parts (Ren et al., 2015; MoCo's VOC setting).
 
-The proposal network takes the feature map before the backbone's last stage; the last stage,
-followed by BN, classifies the regions cut out of that map. Only the layers of the proposal network
-and of the predictor are new, and they are float: trunk and last stage keep the backbone's
-precision.
+The proposal network takes the feature map before the backbone's last stage; that stage, followed by
+BN, classifies the regions cut out of the map. Only the layers that are new are float.
 
 The box losses are detectron2's, with which MoCo and the paper were evaluated: absolute differences.
 torchvision smooths those below 1/9, and divides the loss of the proposals by fewer anchors.
@@ -58,6 +56,12 @@ class Detector(nn.Module):
             shape = backbone.eval().trunk(probe).shape
         stride, channels = 64 // shape[-1], shape[1]
         num_anchors = len(config.anchors) * len(_RATIOS)
+
+        def pool(features: dict[str, Tensor], regions: list[Tensor], _sizes: object) -> Tensor:
+            """Cut regions out with half-pixel alignment, which torchvision's pooler lacks."""
+            size, scale = config.roi_size, 1 / stride
+            return roi_align(features["0"], regions, size, scale, sampling_ratio=0, aligned=True)
+
         self.proposals = _Proposals(
             AnchorGenerator((config.anchors,), (_RATIOS,)),
             RPNHead(channels, num_anchors),
@@ -70,7 +74,7 @@ class Detector(nn.Module):
             nms_thresh=0.7,
         )
         self.regions = _Regions(
-            _RegionPool(config.roi_size, stride),
+            pool,
             _RegionHead(backbone, bfloat16=bfloat16),
             FastRCNNPredictor(backbone.num_features, num_classes + 1),
             fg_iou_thresh=0.5,
@@ -112,8 +116,7 @@ class _Proposals(RegionProposalNetwork):
     ) -> tuple[Tensor, Tensor]:
         """Return the losses of objectness and boxes, divided by the most anchors that are sampled.
 
-        torchvision divides by the number of anchors that were sampled, which is smaller if an
-        image's edges leave too few.
+        An image's edges may leave fewer, by whose number torchvision divides.
         """
         positive, negative = (
             torch.where(torch.cat(mask))[0] for mask in self.fg_bg_sampler(labels)
@@ -160,21 +163,6 @@ def region_losses(
     predicted = boxes.reshape(len(boxes), -1, 4)[positive, labels[positive]]
     box_loss = F.l1_loss(predicted, targets[positive], reduction="sum")
     return F.cross_entropy(scores, labels), box_loss / max(1, len(labels))
-
-
-class _RegionPool(nn.Module):
-    """Cuts regions out of a map with half-pixel alignment, which torchvision's pooler lacks."""
-
-    def __init__(self, size: int, stride: int) -> None:
-        super().__init__()
-        self.size, self.stride = size, stride
-
-    def forward(
-        self, features: dict[str, Tensor], proposals: list[Tensor], _sizes: list[tuple[int, int]]
-    ) -> Tensor:
-        return roi_align(
-            features["0"], proposals, self.size, 1 / self.stride, sampling_ratio=0, aligned=True
-        )
 
 
 class _RegionHead(nn.Module):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from burn.data.formats.voc import Annotation
+from burn.data.formats.voc import Voc
 from burn.evaluation.detection.average_precision import Detections
 
+_PICTURES = 8
 _SHOWN_FROM = 0.5  # least score of a drawn box
 _COLOURS = (
     "#e4572e", "#2e6fb7", "#3a9d5d", "#b5489e", "#c98a00",
@@ -18,13 +18,10 @@ _COLOURS = (
 )  # fmt: skip
 
 
-def draw_detections(
-    path: Path, shown: Sequence[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]
-) -> None:
-    """Write a PNG with a panel for each image: true boxes dashed in white, predicted in colour.
+def draw_detections(path: Path, test: Voc, found: Mapping[int, Detections]) -> None:
+    """Write a PNG with a panel for each of the first images in which something was looked for.
 
-    `shown` has each image's pixels, uint8 (height, width, 3), its objects, the detections, and the
-    names of the classes.
+    True boxes are dashed in white, predicted ones in colour.
     """
     import matplotlib
 
@@ -39,6 +36,7 @@ def draw_detections(
         corner = (left - 0.5, top - 0.5)
         panel.add_patch(Rectangle(corner, right - left, bottom - top, fill=False, **style))
 
+    shown = list(islice(found.items(), _PICTURES))
     columns = min(2, len(shown))
     rows = -(-len(shown) // columns)
     figure, axes = plt.subplots(
@@ -47,21 +45,21 @@ def draw_detections(
     seen: dict[int, str] = {}
     for panel in axes.flat:
         panel.set_axis_off()
-    for panel, (image, truth, detected, classes) in zip(axes.flat, shown, strict=False):
-        panel.imshow(image)
-        for left, top, right, bottom in truth.boxes:
+    for panel, (index, detected) in zip(axes.flat, shown, strict=False):
+        panel.imshow(test.read(index).permute(1, 2, 0).numpy())
+        for left, top, right, bottom in test.annotations[index].boxes:
             outline(panel, left, top, right, bottom, lw=2.2, ec="white", ls=(0, (4, 2)))
         for box, score, label in zip(detected.boxes, detected.scores, detected.labels, strict=True):
             if score < _SHOWN_FROM:
                 continue
             left, top, right, bottom = box
             colour = _COLOURS[int(label) % len(_COLOURS)]
-            seen[int(label)] = classes[label]
+            seen[int(label)] = test.classes[label]
             outline(panel, left, top, right, bottom, lw=1.4, ec=colour)
             panel.text(
                 left,
                 top - 2,
-                f"{classes[label]} {score:.2f}",
+                f"{test.classes[label]} {score:.2f}",
                 fontsize=7,
                 color="white",
                 va="bottom",

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,6 @@ from burn.runtime.distributed import Processes
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest, interrupted
 
-_PICTURES = 8
 _KEEP_EVERY = 300  # seconds between two resume files
 _EMPTY = (
     torch.zeros(3, 64, 64, dtype=torch.uint8),
@@ -121,8 +120,7 @@ def _tested(
     began: float,
     console: Console,
 ) -> list[Result]:
-    detections = detect(detector, test, context, config, console)
-    found = {index: each for index, each in enumerate(detections) if each is not None}
+    found = detect(detector, test, context, config, console)
     context.note_unreadable(test, set(range(len(test))) - set(found))
     if not found:
         raise UserError(f"{test.name}: none of its images can be read")
@@ -133,13 +131,18 @@ def _tested(
     percent = {name: 100 * value for name, value in numbers.items() if not np.isnan(value)}
     results = context.results("detection", percent, asdict(config), began)
     context.announce(results)
-    plain = _plain(test, found)
+    plain = [
+        {
+            "image": test.describe(index),
+            "boxes": detected.boxes.round(2).tolist(),
+            "scores": detected.scores.round(4).tolist(),
+            "labels": [test.classes[label] for label in detected.labels],
+        }
+        for index, detected in found.items()
+    ]
     context.keep(lambda: write_text(out / "detections.json", json.dumps(plain)))
-
-    def draw(path: Path) -> None:
-        draw_detections(path, _shown(test, found))
-
-    context.keep(lambda: write_beside(out / "detections.png", draw))
+    picture = out / "detections.png"
+    context.keep(lambda: write_beside(picture, lambda to: draw_detections(to, test, found)))
     return results
 
 
@@ -350,8 +353,8 @@ def detect(
     context: EvaluationContext,
     config: DetectionConfig,
     console: Console,
-) -> list[Detections | None]:
-    """Return the detections in each image, in its own pixels, or None if it cannot be read.
+) -> dict[int, Detections]:
+    """Return the detections in each image that can be read, in its own pixels, by its position.
 
     The detector is left in eval mode.
     """
@@ -361,13 +364,12 @@ def detect(
         dataset, batch_size=None, sampler=[(None, index) for index in range(len(source))],  # type: ignore[arg-type]
         num_workers=context.workers, worker_init_fn=start_worker,
     )  # fmt: skip
-    detections: list[Detections | None] = []
+    found: dict[int, Detections] = {}
     with progress_bar(console) as progress, torch.inference_mode():
         bar = progress.add_task("detecting", total=len(source))
-        for item in loader:
+        for index, item in enumerate(loader):
             progress.advance(bar)
             if isinstance(item, int):
-                detections.append(None)
                 continue
             pixels, _, _, original = item
             # Padded as in training, so that anchors lie in the same places: torchvision divides the
@@ -375,13 +377,12 @@ def detect(
             images, _ = _pad([item[:3]], _padding(context))
             ((output,), _) = detector(Images(images.pixels.to(context.device), images.sizes))
             scale = original[1] / pixels.shape[2], original[0] / pixels.shape[1]
-            boxes = output["boxes"].cpu().numpy() * np.array([*scale, *scale], dtype=np.float32)
-            detections.append(
-                Detections(
-                    boxes, output["scores"].cpu().numpy(), output["labels"].cpu().numpy() - 1
-                )
+            boxes, scores, labels = (
+                output[name].cpu().numpy() for name in ("boxes", "scores", "labels")
             )
-    return detections
+            boxes = boxes * np.array([*scale, *scale], dtype=np.float32)
+            found[index] = Detections(boxes, scores, labels - 1)
+    return found
 
 
 class _Resized(Dataset[Any]):
@@ -441,7 +442,8 @@ class _Shares(EpochSampler):
         self._processes = processes
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._processes.share, super().__iter__())
+        rank, count = self._processes.rank, self._processes.count
+        return (batch[rank::count] for batch in super().__iter__())
 
 
 def _batches(
@@ -499,24 +501,3 @@ def _key(context: EvaluationContext, config: DetectionConfig) -> str:
     """Return a hash of everything that affects the result of training."""
     parts = (context.fingerprint, context.train.fingerprint, asdict(config), context.seed)
     return hashlib.sha256(repr((*parts, context.bfloat16)).encode()).hexdigest()[:16]
-
-
-def _plain(test: Voc, found: Mapping[int, Detections]) -> list[dict[str, Any]]:
-    return [
-        {
-            "image": test.describe(index),
-            "boxes": detected.boxes.round(2).tolist(),
-            "scores": detected.scores.round(4).tolist(),
-            "labels": [test.classes[label] for label in detected.labels],
-        }
-        for index, detected in found.items()
-    ]
-
-
-def _shown(
-    test: Voc, found: Mapping[int, Detections]
-) -> list[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]:
-    return [
-        (test.read(i).permute(1, 2, 0).numpy(), test.annotations[i], detected, test.classes)
-        for i, detected in itertools.islice(found.items(), _PICTURES)
-    ]

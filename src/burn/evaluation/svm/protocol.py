@@ -30,7 +30,7 @@ from burn.evaluation.svm.solver import (
     SHOTS,
     Choice,
     SvmData,
-    check_classes,
+    check_shots,
     possible_shots,
     svm_few_shot,
     svm_full,
@@ -53,11 +53,6 @@ def run_svm(context: EvaluationContext, config: SvmConfig, console: Console) -> 
     class that lacks positive or negative images, in training or in the test, is left out with a
     note. Finished parts are stored in svm.jsonl in `context.out`.
 
-    Args:
-        context: The backbone, the images and the folder.
-        config: Settings of the protocol.
-        console: Where progress is shown.
-
     Raises:
         UserError: All classes are left out, the backbone has no feature map, or a class has fewer
             positives than `config.shots`.
@@ -72,7 +67,7 @@ def run_svm(context: EvaluationContext, config: SvmConfig, console: Console) -> 
             context.notes.append(
                 f"few-shot k = {', '.join(left_out)} left out: some class has fewer positives"
             )
-    check_classes(data, max(shots, default=1))  # before any SVM is fitted
+    check_shots(data, max(shots, default=1))  # before any SVM is fitted
     settings: dict[str, Any] = asdict(config) | {"shots": list(shots)}
     kept_in = context.out / "svm.jsonl" if context.out else None
     kept = KeptParts(kept_in, _key(context, data, config), _PART)
@@ -88,13 +83,13 @@ def run_svm(context: EvaluationContext, config: SvmConfig, console: Console) -> 
                 try:
                     part = _fit(what, data, context.seed, samples, partial(progress.advance, bar))
                 except KeyboardInterrupt as stopped:
-                    where = (
-                        f"features and {len(kept.parts)} parts are kept in {context.out}; the same "
-                        "command resumes"
-                    )
-                    without = "nothing is kept; give --out to keep what is finished"
-                    message = f"interrupted: {where if context.out else without}"
-                    raise interrupted(message, stopped) from None
+                    where = "nothing is kept; give --out to keep what is finished"
+                    if context.out:
+                        where = (
+                            f"features and {len(kept.parts)} parts are kept in {context.out}; the "
+                            "same command resumes"
+                        )
+                    raise interrupted(f"interrupted: {where}", stopped) from None
                 context.keep(partial(kept.add, part))
             parts.append(part)
     numbers = {f"{p['what']} mAP {c}": p[c] for p in parts for c in _CHOICES}
@@ -124,11 +119,11 @@ def _fit(
     else:
         k = int(what.removeprefix("k="))
         few = svm_few_shot(data, k, seed, samples, advance)
-        scores = few.samples[0]
         for choice in _CHOICES:
-            mean, std = few.mean_std(choice)
-            part[choice], part["std"][choice] = 100 * mean, 100 * std
-        fewest = min(n for sample in few.samples for n in sample.negatives)
+            values = [sample.mean_ap(choice) for sample in few]
+            part[choice] = 100 * float(np.mean(values))
+            part["std"][choice] = 100 * float(np.std(values))
+        fewest = min(n for sample in few for n in sample.negatives)
         if fewest < NEGATIVES_PER_SHOT * k:
             part["notes"].append(
                 f"{what}: some class learns from all of its {fewest} negatives, fewer than "
@@ -185,13 +180,7 @@ def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> Sv
 def _usable(context: EvaluationContext, train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Return which classes, bool (classes,), can be learned and evaluated; note the others.
 
-    Args:
-        context: The images; notes are added.
-        train: Targets of the training images, (images, classes).
-        test: Targets of the test images, (images, classes).
-
-    Raises:
-        UserError: There is no such class.
+    The targets are (images, classes). UserError is raised if there is no such class.
     """
     lacking = {
         "no positive training image": ~(train > 0).any(axis=0),
@@ -201,9 +190,7 @@ def _usable(context: EvaluationContext, train: np.ndarray, test: np.ndarray) -> 
     }
     names = np.array(context.train.classes)
     left_out = [
-        f"{what}: {listed(names[is_so].tolist(), 5)}"
-        for what, is_so in lacking.items()
-        if is_so.any()
+        f"{what}: {listed(names[of].tolist(), 5)}" for what, of in lacking.items() if of.any()
     ]
     usable = ~np.logical_or.reduce(list(lacking.values()))
     if not usable.any():

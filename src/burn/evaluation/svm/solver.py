@@ -40,84 +40,39 @@ _EXACT_SHARE = 0.5  # share of active rows up to which Cholesky is faster than c
 
 @dataclass(frozen=True)
 class SvmData:
-    """Features and targets that an SVM learns from and is evaluated on.
+    """What SVMs learn from and are evaluated on: finite, L2-normalised features, and targets.
 
-    Attributes:
-        train: L2-normalised features of the training images, float32 (images, dimension).
-        train_targets: Their targets, int8 (images, classes): 1 if the class is present, -1 if it is
-            absent, 0 if it is present only in difficult instances, which counts as negative in
-            training and is ignored in the test.
-        test: Features of the test images, as train.
-        test_targets: Their targets, as train_targets.
-        classes: Names of the classes, in the order of the targets' columns.
+    A target is 1 if the class is present, -1 if it is absent, and 0 if it is present only in
+    difficult instances, which counts as negative in training and is ignored in the test. Every
+    class has a positive and a negative training image.
     """
 
-    train: NDArray[np.float32]
-    train_targets: NDArray[np.int8]
+    train: NDArray[np.float32]  # (images, dimension)
+    train_targets: NDArray[np.int8]  # (images, classes)
     test: NDArray[np.float32]
     test_targets: NDArray[np.int8]
-    classes: tuple[str, ...]
-
-    def check(self) -> None:
-        """Check features and targets.
-
-        Raises:
-            UserError: Features are not finite, or no class can be evaluated.
-        """
-        for name, features in (("training", self.train), ("test", self.test)):
-            if not np.isfinite(features).all():
-                raise UserError(f"features of the {name} images are not finite")
-        if not defined_precisions(self.test_targets).any():
-            raise UserError(
-                "no class has both positive and negative test images: average precision is "
-                "undefined"
-            )
+    classes: tuple[str, ...]  # names, in the order of the targets' columns
 
 
 @dataclass(frozen=True)
 class SvmScores:
     """Average precision, in [0, 1], and cost of every class, for both choices of the cost.
 
-    A class without positive or without negative test images has NaN in ap_cv, ap_oracle and
-    cost_oracle.
-
-    Attributes:
-        ap_cv: Average precision with the cost that cross-validation on the training images chose.
-        ap_oracle: Average precision with the cost that is best on the test images, which is
-            customary for few shots but optimistic.
-        cost_cv: The cost of ap_cv, the lowest of equally good ones; DEFAULT_COST if there are fewer
-            than two positives or negatives, so that none can be held out.
-        cost_oracle: The cost of ap_oracle, the lowest of equally good ones.
-        negatives: Number of training images without the class that were used.
+    Cross-validation on the training images chooses one, the test images the other. Of equally good
+    costs it is the lowest; where fewer than two positives or negatives leave none to hold out,
+    cost_cv is DEFAULT_COST. A class without positive or without negative test images has NaN in
+    ap_cv, ap_oracle and cost_oracle.
     """
 
     ap_cv: tuple[float, ...]
     ap_oracle: tuple[float, ...]
     cost_cv: tuple[float, ...]
     cost_oracle: tuple[float, ...]
-    negatives: tuple[int, ...]
+    negatives: tuple[int, ...]  # number of training images without the class that were used
 
     def mean_ap(self, choice: Choice) -> float:
         """Return mAP, in [0, 1], over the classes with positive and negative test images."""
         return float(np.nanmean(self.ap_cv if choice == "cv" else self.ap_oracle))
-
-
-@dataclass(frozen=True)
-class FewShotScores:
-    """Scores of several independent few-shot samples.
-
-    Attributes:
-        shots: Number of positives of each class.
-        samples: Scores of each sample.
-    """
-
-    shots: int
-    samples: tuple[SvmScores, ...]
-
-    def mean_std(self, choice: Choice) -> tuple[float, float]:
-        """Return mean and population standard deviation of the samples' mAP, in [0, 1]."""
-        values = [sample.mean_ap(choice) for sample in self.samples]
-        return float(np.mean(values)), float(np.std(values))
 
 
 def svm_full(
@@ -125,23 +80,14 @@ def svm_full(
 ) -> SvmScores:
     """Fit and evaluate SVMs on all training images.
 
-    Args:
-        data: Training and test images.
-        seed: The random seed of the folds.
-        advance: Called, in the caller's thread, with the number of classes that were finished since
-            the last call.
-
-    Raises:
-        UserError: The data are unusable (see `SvmData.check`), or a class has no positive or no
-            negative training image.
+    `advance` is called, in the caller's thread, with the number of classes that were finished since
+    the last call.
     """
-    data.check()
-    check_classes(data, 1)
     gram = _Gram(data.train)
     everything = np.arange(len(data.train))
     groups = [range(len(data.classes))[i : i + _GROUP] for i in range(0, len(data.classes), _GROUP)]
     tasks = (joblib.delayed(_evaluate)(data, gram, everything, group, (seed,)) for group in groups)
-    return _gather(_run(tasks, advance))
+    return SvmScores(*zip(*_run(tasks, advance), strict=True))
 
 
 def svm_few_shot(
@@ -150,27 +96,12 @@ def svm_few_shot(
     seed: int,
     num_samples: int = 5,
     advance: Callable[[int], None] = lambda _: None,
-) -> FewShotScores:
-    """Fit and evaluate SVMs on a few positives and 19 times as many negatives, for several samples.
+) -> tuple[SvmScores, ...]:
+    """Fit and evaluate SVMs on `shots` positives and 19 times as many negatives, or all if fewer.
 
-    A class with fewer than 19·shots negatives uses all that it has; SvmScores.negatives counts
-    them.
-
-    Args:
-        data: Training and test images.
-        shots: Number of positives of each class, at least 1. Below three, cross-validation has as
-            many folds as positives; with one positive cost_cv is DEFAULT_COST.
-        seed: The random seed of samples and folds.
-        num_samples: Number of independent samples.
-        advance: Called, in the caller's thread, with the number of classes that were finished since
-            the last call, out of classes × num_samples.
-
-    Raises:
-        UserError: The data are unusable (see `SvmData.check`), or a class has fewer than `shots`
-            positive training images or no negative one.
+    The independent samples are scored one by one. Below three shots, cross-validation has as many
+    folds as positives. `advance` is as for `svm_full`, out of classes × num_samples.
     """
-    data.check()
-    check_classes(data, shots)
 
     def evaluate(sample: int, index: int) -> list[_ClassScore]:
         key = (seed, shots, sample)
@@ -180,48 +111,29 @@ def svm_few_shot(
     num_classes = len(data.classes)
     pairs = [(sample, index) for sample in range(num_samples) for index in range(num_classes)]
     scores = _run((joblib.delayed(evaluate)(*pair) for pair in pairs), advance)
-    starts = range(0, len(pairs), num_classes)
-    return FewShotScores(shots, tuple(_gather(scores[i : i + num_classes]) for i in starts))
+    of_samples = (scores[i : i + num_classes] for i in range(0, len(pairs), num_classes))
+    return tuple(SvmScores(*zip(*of_sample, strict=True)) for of_sample in of_samples)
 
 
-def check_classes(data: SvmData, shots: int) -> None:
-    """Raise UserError unless every class has `shots` positive and one negative training image."""
-    positives, negatives = (data.train_targets > 0).sum(axis=0), (data.train_targets <= 0).sum(0)
-    for name, count, others in zip(data.classes, positives, negatives, strict=True):
-        if not count or not others:
-            what = "negative" if count else "positive"
-            raise UserError(f"class {name} has no {what} training image: leave the class out")
+def check_shots(data: SvmData, shots: int) -> None:
+    """Raise UserError unless every class has `shots` positive training images."""
+    for name, count in zip(data.classes, (data.train_targets > 0).sum(axis=0), strict=True):
         if count < shots:
             raise UserError(f"class {name} has {count} positive training images, not {shots}")
 
 
-def defined_precisions(test_targets: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Return which classes, bool (classes,), have positive and negative test images.
-
-    The average precision of the others is meaningless: without a negative it is 1 for any ranking.
-    """
-    both = (test_targets > 0).any(axis=0) & (test_targets < 0).any(axis=0)
-    return np.asarray(both)
-
-
-def possible_shots(train_targets: NDArray[np.int8], shots: Sequence[int] = SHOTS) -> list[int]:
-    """Return those numbers of shots for which every class has enough positives."""
+def possible_shots(train_targets: NDArray[np.int8]) -> list[int]:
+    """Return those of `SHOTS` for which every class has enough positives."""
     fewest = (train_targets > 0).sum(axis=0).min()
-    return [k for k in shots if k <= fewest]
+    return [k for k in SHOTS if k <= fewest]
 
 
 def sample_shots(
     targets: NDArray[np.int8], shots: int, seed: int | tuple[int, ...]
 ) -> NDArray[np.intp]:
-    """Draw `shots` positives and 19·shots negatives (or all, if fewer) of a class.
+    """Draw `shots` positives and 19·shots negatives (or all, if fewer) of a class's targets.
 
-    Args:
-        targets: The class's column of the targets, (images,), with at least `shots` positives.
-        shots: Number of positives.
-        seed: The random seed.
-
-    Returns:
-        Ascending rows.
+    The rows that are returned ascend.
     """
     random = np.random.default_rng(seed)
     positives, negatives = np.flatnonzero(targets > 0), np.flatnonzero(targets <= 0)
@@ -233,17 +145,11 @@ def sample_shots(
 def average_precision(scores: NDArray[np.floating], targets: NDArray[np.int8]) -> float:
     """Compute the area under the interpolated precision-recall curve over all points (VOC 2010).
 
-    Equal scores enter the curve together. Images with target 0 are ignored.
+    Equal scores enter the curve together. Images with target 0 are ignored. The area is in [0, 1],
+    or NaN without a positive or without a negative, where it would be the same for any ranking.
 
     >>> average_precision(np.array([3.0, 2.0, 1.0]), np.array([1, -1, 1]))
     0.8333333333333333
-
-    Args:
-        scores: (images,).
-        targets: (images,): 1, -1 or 0.
-
-    Returns:
-        The area, in [0, 1]; NaN without a positive or without a negative.
     """
     counted = targets != 0
     scores, positive = scores[counted], targets[counted] > 0
@@ -260,34 +166,23 @@ def average_precision(scores: NDArray[np.floating], targets: NDArray[np.int8]) -
 def fit_svm(
     features: NDArray[np.float32], positive: NDArray[np.bool_], costs: Sequence[float] = COSTS
 ) -> Floats:
-    """Fit one class's SVM at every cost.
+    """Fit one class's SVM at every cost; ascending ones are faster.
 
-    Args:
-        features: (images, dimension).
-        positive: Whether each image shows the class, (images,).
-        costs: Costs above 0; ascending ones are faster.
-
-    Returns:
-        Weights, (dimension + 1, costs), the intercept last.
+    The weights are (dimension + 1, costs), the intercept last.
     """
     gram, signs = _Gram(features), np.where(positive, 1.0, -1.0)[:, None]
-    state, weights = _start(signs), []
+    beta = values = np.zeros_like(signs)
+    weights = []
     for cost in costs:
-        state = _fit(gram, signs, cost * _class_weights(signs), state)
-        weights.append(gram.weights(state.beta))
+        beta, values = _fit(gram, signs, cost * _class_weights(signs), beta, values)
+        weights.append(gram.weights(beta))
     return np.concatenate(weights, axis=1)
 
 
 # --- Classes, folds and costs. ---
 
 
-@dataclass(frozen=True)
-class _ClassScore:
-    ap_cv: float
-    ap_oracle: float
-    cost_cv: float
-    cost_oracle: float
-    negatives: int
+_ClassScore = tuple[float, float, float, float, int]  # a class's values in `SvmScores`
 
 
 def _run(tasks: Iterator, advance: Callable[[int], None]) -> list[_ClassScore]:
@@ -299,16 +194,6 @@ def _run(tasks: Iterator, advance: Callable[[int], None]) -> list[_ClassScore]:
             scores += group
             advance(len(group))
     return scores
-
-
-def _gather(scores: Sequence[_ClassScore]) -> SvmScores:
-    return SvmScores(
-        ap_cv=tuple(score.ap_cv for score in scores),
-        ap_oracle=tuple(score.ap_oracle for score in scores),
-        cost_cv=tuple(score.cost_cv for score in scores),
-        cost_oracle=tuple(score.cost_oracle for score in scores),
-        negatives=tuple(score.negatives for score in scores),
-    )
 
 
 def _evaluate(
@@ -330,15 +215,16 @@ def _evaluate(
     weights = _class_weights(signs) * ~np.array(held_out).T
 
     cv, test = np.zeros((2, len(classes), len(COSTS)))
-    state, betas = _start(signs), []
+    beta = values = np.zeros_like(signs)
+    betas = []
     for number, cost in enumerate(COSTS):
-        state = _fit(gram, signs, cost * weights, state)
+        beta, values = _fit(gram, signs, cost * weights, beta, values)
         for column in range(len(classes), len(owner)):
             out = held_out[column]
             truth = signs[out, column].astype(np.int8)
-            ap = average_precision(state.values[out, column], truth)
+            ap = average_precision(values[out, column], truth)
             cv[owner[column], number] += ap / (folds[owner[column]].max() + 1)
-        betas.append(state.beta[:, : len(classes)])
+        betas.append(beta[:, : len(classes)])
     # At once, since the test images may be large: each product would read them again.
     normals = gram.weights(np.concatenate(betas, axis=1)).astype(np.float32)
     scores = data.test @ normals[:-1] + normals[-1]
@@ -346,19 +232,14 @@ def _evaluate(
         number, i = divmod(column, len(classes))
         test[i, number] = average_precision(ranked, data.test_targets[:, classes[i]])
 
-    results = []
+    results: list[_ClassScore] = []
     for i, fold in enumerate(folds):
         chosen = int(cv[i].argmax()) if fold.max() >= 0 else COSTS.index(DEFAULT_COST)
         best = int(test[i].argmax())
-        results.append(
-            _ClassScore(
-                ap_cv=float(test[i, chosen]),
-                ap_oracle=float(test[i, best]),
-                cost_cv=COSTS[chosen],
-                cost_oracle=float("nan") if np.isnan(test[i, best]) else COSTS[best],
-                negatives=int((~positive[:, i]).sum()),
-            )
-        )
+        ap_cv, ap_oracle = float(test[i, chosen]), float(test[i, best])
+        cost_oracle = float("nan") if np.isnan(ap_oracle) else COSTS[best]
+        negatives = int((~positive[:, i]).sum())
+        results.append((ap_cv, ap_oracle, COSTS[chosen], cost_oracle, negatives))
     return results
 
 
@@ -396,11 +277,7 @@ def _class_weights(signs: Floats) -> Floats:
 
 
 class _Gram:
-    """The Gram matrix K of rows of features with a 1 appended; calling it returns K·v.
-
-    Args:
-        features: (images, dimension).
-    """
+    """The Gram matrix K of rows of features with a 1 appended; calling it returns K·v."""
 
     def __init__(self, features: NDArray[np.float32]) -> None:
         ones = np.ones((len(features), 1), np.float32)
@@ -422,26 +299,14 @@ class _Gram:
         return self._rows.T @ beta
 
 
-@dataclass(frozen=True)
-class _State:
-    """Fits, a column each.
+def _fit(
+    gram: _Gram, signs: Floats, costs: Floats, beta: Floats, values: Floats
+) -> tuple[Floats, Floats]:
+    """Minimise ½ βᵀKβ + Σ cᵢ max(0, 1 - yᵢ(Kβ)ᵢ)² in every column, and return β and values K·β.
 
-    Attributes:
-        beta: β, (images, columns).
-        values: The decision values K·β, (images, columns).
+    All are (images, columns). It begins with the given β and values.
     """
-
-    beta: Floats
-    values: Floats
-
-
-def _start(signs: Floats) -> _State:
-    return _State(np.zeros_like(signs), np.zeros_like(signs))
-
-
-def _fit(gram: _Gram, signs: Floats, costs: Floats, start: _State) -> _State:
-    """Minimise ½ βᵀKβ + Σ cᵢ max(0, 1 - yᵢ(Kβ)ᵢ)² in every column, from `start`."""
-    beta, values = start.beta.copy(), start.values.copy()
+    beta, values = beta.copy(), values.copy()
     live = np.arange(signs.shape[1])
     for _ in range(200):
         y, c, b, f = (array[:, live] for array in (signs, costs, beta, values))
@@ -454,7 +319,7 @@ def _fit(gram: _Gram, signs: Floats, costs: Floats, start: _State) -> _State:
         more = length > _TOLERANCE * np.minimum(norm, 1) + 1e-9
         live = live[more]
         if not len(live):
-            return _State(beta, values)
+            return beta, values
         y, c, b, f, slack, gradient, image = (
             array[:, more] for array in (y, c, b, f, slack, gradient, image)
         )
