@@ -66,7 +66,7 @@ ALLOWED = {
     ("training/records/writer.py", "Image.open"): STREAM,
     ("training/stage.py", "run.cache.open"): OWN,
     ("training/start_summary.py", "cache.open"): OWN,
-    ("training/prepared.py", "self.open"): OWN,
+    ("training/teacher_cache.py", "self.open"): OWN,
 }  # fmt: skip
 
 

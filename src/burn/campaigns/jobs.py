@@ -28,9 +28,9 @@ from burn.evaluation.linear import run_linear, run_transfer
 from burn.evaluation.semi import run_semi
 from burn.evaluation.svm.protocol import run_svm
 from burn.training.plan import Machine, RunPlan
-from burn.training.prepared import is_cacheable
 from burn.training.records.summary import StageSummary
 from burn.training.run import train_plan
+from burn.training.teacher_cache import is_cacheable
 
 
 @dataclass(frozen=True)

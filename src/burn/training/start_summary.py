@@ -23,7 +23,8 @@ from burn.methods.entries import find_method
 from burn.methods.shared.frozen import frozen_target
 from burn.recipes.schema import Recipe
 from burn.training.plan import StageSteps
-from burn.training.prepared import PreparedRun, TeacherCache, stage_seed
+from burn.training.prepared import PreparedRun, stage_seed
+from burn.training.teacher_cache import TeacherCache
 
 # Pixels of a trial, which has at least 4 images; fewer would mostly measure Python's overhead.
 _TRIAL_PIXELS = 4 * 224**2
