@@ -24,10 +24,10 @@ from burn.layers.conv import BinaryConv2d
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
-from burn.training.named import Start, check_start, load_start, put_in
 from burn.training.plan import Machine, RunPlan
 from burn.training.prepared import PreparedRun
 from burn.training.run import train_plan
+from burn.training.start import Start, check_start, load_start, put_in
 
 MACHINE = Machine(device="cpu", workers=0, monitor_every=2, save_every=0)
 

@@ -22,9 +22,10 @@ from burn.runtime.compute import default_workers
 from burn.runtime.distributed import Processes
 from burn.runtime.random_state import seeded
 from burn.training.graphs import why_not_recorded
-from burn.training.named import check_images, load_start, put_in
+from burn.training.named import check_images
 from burn.training.plan import Machine, RunPlan, StageSteps, stage_steps
 from burn.training.run_dir import describe_machine, describe_run
+from burn.training.start import load_start, put_in
 from burn.training.teacher_cache import TeacherCache
 
 

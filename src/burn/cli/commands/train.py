@@ -148,7 +148,7 @@ class _Steps:
         from burn.methods.entries import find_method
         from burn.recipes.registry import find_recipe
         from burn.runtime.bounds import require_within
-        from burn.training.named import check_start
+        from burn.training.start import check_start
 
         request = self.request
         recipe = find_recipe(request.recipe)
