@@ -40,7 +40,7 @@ from rich.console import Console
 from torch import Tensor
 
 import burn_engine
-from burn.backbones.registry import is_binary
+from burn.backbones.entries import is_binary
 from burn.core.seeds import OverSeeds
 from burn.data.loader import plain_batches
 from burn.data.open import open_source

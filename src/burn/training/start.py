@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from burn.backbones.registry import is_binary
+from burn.backbones.entries import is_binary
 from burn.checkpoints.foreign.named import own_file
 from burn.checkpoints.native import labels_behind, load_checkpoint, read_description, take
 from burn.checkpoints.pretrained import PRETRAINED, names_checkpoint, nearest_network
