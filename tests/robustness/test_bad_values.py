@@ -187,7 +187,6 @@ PLACES = [
     of_pretrain("save_every", {"0", "0.5"}),
     of_pretrain("compile", NO_FLAG),
     of_pretrain("deterministic", NO_FLAG),
-    of_pretrain("kernels", set()),
     of_pretrain("cuda_graphs", set()),
     of_pretrain("teacher_cache", {"None", "a folder", *TEXTS}),
     of_pretrain("progress", NO_FLAG),
