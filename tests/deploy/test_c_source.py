@@ -102,7 +102,7 @@ def check_float(network: Host, packed: Path, images: Array) -> None:
     assert np.array_equal(best, scores.argmax(axis=1) if len(program.classes) else best)
 
 
-def largest_error(part: Any, size: Geometry, formula: Any) -> float:
+def largest_error(part: Any, size: Geometry, formula: Any, x: Array) -> float:
     """The most that an output in integers can differ from that in real numbers, of the same input.
 
     See the formulas in `fixed_point`, whose F and e are `sum_bits` and `slope_bits` here.
@@ -114,7 +114,9 @@ def largest_error(part: Any, size: Geometry, formula: Any) -> float:
     slope_bits = part.negative_shift - part.positive_shift + 32
     steepest = max(1.0, float(abs(formula.slope).max()))
     of_sum = (size.inputs + 1) * 2.0 ** -(sum_bits + 1)
-    of_slope = 2.0 ** (31 - sum_bits) * 2.0 ** -(slope_bits + 1)  # t is below 2^31
+    most = float((size.inputs * abs(formula.multiplier) + abs(formula.bias)).max())  # of |t|
+    most += float(abs(x).max()) if formula.shortcut else 0.0
+    of_slope = most * 2.0 ** -(slope_bits + 1)
     of_product = 2.0 ** -(sum_bits + slope_bits - 32)
     return steepest * of_sum + of_slope + of_product + of_output
 
@@ -136,7 +138,7 @@ def check_integers(network: Host, packed: Path, images: Array) -> None:
         real = np.ldexp(expected.astype(np.float64), -part.bits)
         # The bound is a proof; 2^-40 is for float64 in the comparison itself.
         difference = abs(real - run_layer(formula, x)[1])
-        bound = largest_error(part, size, formula) + 2**-40 * sizes(formula, x)
+        bound = largest_error(part, size, formula, x) + 2**-40 * sizes(formula, x)
         assert (difference <= bound).all(), formula.name
         x = real
     best, scores = network.run(images)
