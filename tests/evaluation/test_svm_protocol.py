@@ -138,6 +138,18 @@ def test_results_repeat_for_a_seed_and_features_come_from_the_folder(
     assert len(list((tmp_path / "features").iterdir())) == 4, "another size, other features"
 
 
+def test_few_shots_have_the_mean_and_the_population_deviation_of_the_samples(
+    context: EvaluationContext, handed_over: list[SvmData]
+):
+    results = {r.metric: r for r in run_svm(context, SMALL, CONSOLE)}
+    samples = svm_few_shot(handed_over[0], 2, 0, 2)
+    for choice in ("cv", "oracle"):
+        first, second = (100 * sample.mean_ap(choice) for sample in samples)
+        result = results[f"k=2 mAP {choice}"]
+        assert result.value == round((first + second) / 2, 4)
+        assert result.spread == round(abs(first - second) / 2, 4)
+
+
 def test_finished_parts_are_kept_when_interrupted(
     context: EvaluationContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

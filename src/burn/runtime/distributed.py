@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,10 +88,6 @@ class Processes:
     def is_main(self) -> bool:
         """True in the process that writes and prints, which is the first."""
         return self.rank == 0
-
-    def share(self, batch: Sequence[Any]) -> Sequence[Any]:
-        """Return this process's part of a batch."""
-        return batch[self.rank :: self.count]
 
     def wrap(self, module: nn.Module) -> Any:
         """Return the module with its gradients averaged over the processes."""
