@@ -44,7 +44,8 @@ from burn.core.errors import UserError
 from burn.deploy.c import arena, export, fixed_point, source
 from burn.deploy.c.arena import Geometry, plan_arena
 from burn.deploy.c.export import export_c
-from burn.deploy.c.fixed_point import run_integers, to_integers
+from burn.deploy.c.fixed_point import to_integers
+from burn.deploy.c.fixed_point_run import run_integers
 from burn.deploy.c.source import geometry_of
 from burn.deploy.layout import Array
 from burn.deploy.pack import pack

@@ -11,7 +11,8 @@ import numpy as np
 
 from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
-from burn.deploy.c.fixed_point import IntegerNetwork, real, run_integers
+from burn.deploy.c.fixed_point import IntegerNetwork, real
+from burn.deploy.c.fixed_point_run import run_integers
 from burn.deploy.c.source import CSource
 from burn.deploy.c.text import is_name, require_name
 from burn.deploy.shared import cosines, sample_images

@@ -1,4 +1,4 @@
-"""Integer constants for a network exported as C, proof that nothing overflows, and a run of them.
+"""Integer constants for a network exported as C, and the proof that nothing overflows.
 
 A number v of a map is stored as the integer nearest to v · 2^f. f is chosen for each map from
 bounds that hold for every image, so that nothing ever overflows or is clipped. The formulas of a
@@ -11,8 +11,6 @@ binary convolution (docs/project/pack-format.md) then are
 where M, B and S are the multiplier, bias and slope, rounded, s = F - f of the input (two less where
 the shortcut is a sum of 2 × 2 pixels, which is four times their mean), p = F - f of the output and
 n = p + e - 32. Signs compare with the threshold rounded up, which is exact.
-
-The run in NumPy is the twin of the C code, with which the export is tested.
 """
 
 from __future__ import annotations
@@ -242,7 +240,7 @@ class _Conversion:
         _require(size.max() + (1 << shift >> 1) <= _MOST)
         least = np.minimum(255 * np.minimum(weight, 0).sum(axis=3), outside).sum(axis=(1, 2))
         most = np.maximum(255 * np.maximum(weight, 0).sum(axis=3), outside).sum(axis=(1, 2))
-        low, high = _divided(bias + least, shift), _divided(bias + most, shift)
+        low, high = divided(bias + least, shift), divided(bias + most, shift)
         self._require_values(low, high)
         return IntegerConvolution(weight, outside, bias, shift, bits), low, high
 
@@ -343,84 +341,15 @@ def _rounded(values: NDArray[np.floating], bits: int) -> Integers:
     return scaled.astype(np.int64)
 
 
-def _divided(x: Integers, shift: int) -> Integers:
+def divided(x: Integers, shift: int) -> Integers:
     """Return x / 2^shift, rounded to integers."""
     return (x + (1 << shift >> 1)) >> shift
 
 
 def activated(layer: IntegerLayer, t: Integers) -> Integers:
     """Return z of the formulas, of t (..., out)."""
-    negative = _divided(t * layer.slope >> 32, layer.negative_shift)
-    return np.where(t >= 0, _divided(t, layer.positive_shift), negative)
-
-
-def run_integers(
-    network: IntegerNetwork, program: Program, images: NDArray[np.uint8]
-) -> list[Integers]:
-    """Run a network in integers on images (n, size, size, 3), as its C code does.
-
-    Returns the output of each layer, (n, h, w, channels) or (n, channels).
-    """
-    first = program.layers[0]
-    assert isinstance(first, Convolution)
-    x = _run_stem(network.stem, first.stride, images)
-    outputs = [x]
-    binary = [layer for layer in program.layers if isinstance(layer, BinaryConvolution)]
-    for layer, stored in zip(network.layers, binary, strict=True):
-        x = _run_layer(layer, stored, x)
-        outputs.append(x)
-    mean = network.mean
-    x = _divided(x.sum(axis=(1, 2)) * mean.factor, mean.shift) + mean.bias
-    outputs.append(x)
-    for linear in network.linears:
-        x = _divided(x @ linear.weight.T, linear.shift) + linear.bias
-        x = np.maximum(x, 0) if linear.relu else x
-        outputs.append(x)
-    return outputs
-
-
-def _run_stem(stem: IntegerConvolution, stride: int, images: NDArray[np.uint8]) -> Integers:
-    kernel = stem.weight.shape[1]
-    ones = np.ones((*images.shape[:3], 1), np.int64)
-    # The fourth channel is 1 outside the image and 0 inside.
-    inside = np.concatenate([images.astype(np.int64), ones], axis=3)
-    padded = _padded(inside, kernel // 2)
-    padded[..., 3] = 1 - padded[..., 3]
-    weight = np.concatenate([stem.weight, stem.outside[..., None]], axis=3)
-    total = _convolved(padded, weight, stride)
-    return _divided(total + stem.bias, stem.shift)
-
-
-def _run_layer(layer: IntegerLayer, stored: BinaryConvolution, x: Integers) -> Integers:
-    bits = np.unpackbits(stored.weight, axis=-1, count=x.shape[-1], bitorder="little")
-    weight = 2 * bits.astype(np.int64) - 1
-    sign = np.where(x >= layer.threshold, 1, -1)
-    t = _convolved(_padded(sign, weight.shape[1] // 2), weight, stored.stride)
-    t = t * layer.multiplier + layer.bias
-    if stored.shortcut:
-        if stored.stride == 2:  # at an odd edge the last pixels count twice
-            odd = [(0, 0), (0, x.shape[1] % 2), (0, x.shape[2] % 2), (0, 0)]
-            wide = np.pad(x, odd, mode="edge")
-            x = wide[:, ::2, ::2] + wide[:, ::2, 1::2] + wide[:, 1::2, ::2] + wide[:, 1::2, 1::2]
-        t = t + np.tile(x << layer.shortcut_shift, stored.channels // x.shape[-1])
-    return activated(layer, t)
-
-
-def _padded(x: Integers, width: int) -> Integers:
-    return np.pad(x, [(0, 0), (width, width), (width, width), (0, 0)])
-
-
-def _convolved(padded: Integers, weight: Integers, stride: int) -> Integers:
-    kernel = weight.shape[1]
-    size = (padded.shape[1] - kernel) // stride + 1
-    total = np.zeros((len(padded), size, size, len(weight)), np.float64)
-    for a in range(kernel):
-        for b in range(kernel):
-            rows = slice(a, a + (size - 1) * stride + 1, stride)
-            columns = slice(b, b + (size - 1) * stride + 1, stride)
-            # In float64, because NumPy's integer products are slow; below 2⁵³ it is exact.
-            total += padded[:, rows, columns].astype(np.float64) @ weight[:, a, b].T
-    return total.astype(np.int64)
+    negative = divided(t * layer.slope >> 32, layer.negative_shift)
+    return np.where(t >= 0, divided(t, layer.positive_shift), negative)
 
 
 def real(values: Integers, bits: int) -> Floats:
