@@ -23,6 +23,7 @@ import burn.data.builtin.digits
 import threads
 import tiny
 from burn.campaigns.compare import Comparison, compare
+from burn.campaigns.folder import read_results_of
 from burn.campaigns.settings import Execution, FurtherProtocols, within_budget
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import locked
@@ -386,6 +387,9 @@ def test_protocols_may_be_added_to_what_is_trained(compared: Path):
     again, said = run(compared, ["supervised"], more=more)
     assert again == results
     assert kept.stat().st_mtime_ns == stamp
+    shutil.copy(kept, run_folder / "compared-semi1.jsonl")  # of another share of the labels
+    assert read_results_of(run_folder, "supervised", "semi1", trained=True) is None
+    assert read_results_of(run_folder, "supervised", "semi10", trained=True)
     kept.write_text(kept.read_text()[:-20])
     torn, _ = run(compared, ["supervised"])  # what is not asked for is not made anew
     assert not any(r.protocol == "semi" and r.model == "supervised" for r in torn)

@@ -478,7 +478,8 @@ def test_errors_of_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capture
     refused("the folder of a run", out="run/features")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     refused("symbolic links form a loop", out="loop")
-    refused("lies in the folder of", out=str(folder / "photos" / "features"))
+    for data in ("photos", "photos:train", "photos:tenth"):
+        refused("lies in the folder of", data=data, out=str(folder / "photos" / "features"))
     refused("lies in the folder of", data="stream:shards", out=str(folder / "shards"))
     for more, word in (
         (("--share", "4/3"), "--share 4/3"),

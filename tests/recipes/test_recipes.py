@@ -1,4 +1,4 @@
-from dataclasses import Field, fields, replace
+from dataclasses import Field, fields, make_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -276,6 +276,22 @@ def test_settings_of_another_method_become_the_defaults():
     assert replace(recipe, method="supervised").settings is None
     with pytest.raises(UserError, match="supervised: the method has no settings"):
         replace(recipe, method="supervised").with_settings(lam="constant")
+
+
+@pytest.mark.parametrize(("module", "is_same"), [("mine", True), ("theirs", False)])
+def test_settings_of_a_class_that_was_defined_anew_are_kept(
+    module: str, is_same: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """As when a notebook's cell runs again; a class of another module is not the same one."""
+    first, again = (make_dataclass("Config", [("weight", float, 1.0)]) for _ in range(2))
+    first.__module__, again.__module__ = "mine", module
+    entry = MethodEntry("mine", "mine:Mine", config=first, plugin=Plugin("mine.py"))
+    monkeypatch.setitem(METHODS, "mine", entry)
+    if is_same:
+        assert Recipe(method="mine", settings=again(2.0)).settings == first(2.0)
+    else:
+        with pytest.raises(UserError, match="mine: "):
+            Recipe(method="mine", settings=again(2.0))
 
 
 @pytest.mark.parametrize("field", fields(Recipe), ids=lambda field: field.name)

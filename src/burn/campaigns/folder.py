@@ -168,7 +168,7 @@ def read_results_of(
         else:
             whole = bool(results) and all(
                 (r.model, r.seed, type(r.seed)) == (model, seed, int)
-                and protocol.startswith(r.protocol)
+                and protocol == _protocol_of(r)
                 and math.isfinite(r.value)
                 and (not trained or 0 <= r.settings["pretraining"]["seconds"] < 1e9)
                 for r in results
@@ -176,6 +176,12 @@ def read_results_of(
     except (UserError, TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return None
     return results if whole else None
+
+
+def _protocol_of(result: Result) -> str:
+    """Return the further protocol of a result; semi's has the share of the labels in its name."""
+    share = result.metric.partition("%")[0] if result.protocol == "semi" else ""
+    return f"{result.protocol}{share}"
 
 
 def _is_whole(result: Result, model: str, seed: int, trained: bool) -> bool:

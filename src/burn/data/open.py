@@ -11,7 +11,7 @@ import numpy as np
 
 from burn.core.errors import UserError, listed
 from burn.core.inputs import list_folder, status_of
-from burn.core.paths import expand
+from burn.core.paths import expand, is_there
 from burn.data.base import PixelSource, Source, Split, is_part, named_part, part_word
 from burn.data.builtin.digits import Digits
 from burn.data.checks import missing_labels
@@ -24,7 +24,16 @@ from burn.data.formats.voc import open_voc
 from burn.data.splits import Subset, hold_out
 from burn_engine.folders import is_image, suffix_of
 
+_SUFFIXES = ("train", "test", "tenth", "rest")
 _DEEPEST = 3  # folders that an archive may have put around the parts of its data
+
+
+def split_suffix(spec: str) -> tuple[str, str]:
+    """Split a specification from its :train, :test, :tenth or :rest, which is "" without one."""
+    whole, _, suffix = spec.rpartition(":")
+    if suffix not in _SUFFIXES or is_there(expand(spec)):
+        return spec, ""
+    return whole, suffix
 
 
 def open_source(spec: str, split: Split = "train") -> Source:
@@ -56,19 +65,17 @@ def open_source(spec: str, split: Split = "train") -> Source:
     Raises:
         UserError: There is nothing at the path, it cannot be read, or it holds no usable images.
     """
-    for part in ("tenth", "rest"):
-        if spec.endswith(f":{part}") and not Path(spec).exists():
-            whole = spec.removesuffix(f":{part}")
-            train, test = open_source(whole), open_source(whole, "test")
-            if train.fingerprint != test.fingerprint:
-                raise UserError(
-                    f"{spec}: {whole} has test images of its own: give {whole} itself, both for "
-                    "training and for the test"
-                )
-            return _part_of(train, part)
-    for suffix in ("train", "test"):
-        if spec.endswith(f":{suffix}") and not Path(spec).exists():
-            spec, split = spec.removesuffix(f":{suffix}"), suffix
+    whole, suffix = split_suffix(spec)
+    if suffix in ("tenth", "rest"):
+        train, test = open_source(whole), open_source(whole, "test")
+        if train.fingerprint != test.fingerprint:
+            raise UserError(
+                f"{spec}: {whole} has test images of its own: give {whole} itself, both for "
+                "training and for the test"
+            )
+        return _part_of(train, suffix)
+    if suffix in ("train", "test"):
+        spec, split = whole, suffix
     if spec.startswith("stream:"):
         return open_shards(spec.removeprefix("stream:"), split)
     if spec == "digits":

@@ -17,7 +17,7 @@ from burn.data.base import PixelSource
 from burn.data.checks import remarks, require_readable
 from burn.data.fingerprint import digest, file_contents
 from burn.data.formats.shards import ShardedImages, find_shards, open_shard
-from burn.data.open import open_source
+from burn.data.open import open_source, split_suffix
 
 # Read of each shard for its fingerprint, which must not depend on how many shards there are.
 _SHARD_BYTES = 2**23
@@ -96,9 +96,7 @@ def _images(spec: str, part_size: int) -> Collection:
         about = digest(source.fingerprint, f"{positions.start} {positions.stop}")
         opened = partial(Images, source, positions)
         parts.append(Part(f"part-{number:05}", about, opened))
-    path = expand(spec)
-    if status_of(path) is None:  # built in, or with :train or :test behind it
-        path = expand(spec.rpartition(":")[0] or spec)
+    path = expand(split_suffix(spec)[0])
     return Collection(
         source.name,
         source.fingerprint,
@@ -113,9 +111,9 @@ def _images(spec: str, part_size: int) -> Collection:
 def _shards(spec: str) -> Collection:
     inner = spec.removeprefix("stream:")
     split = "train"
-    for suffix in ("train", "test"):
-        if inner.endswith(f":{suffix}") and not expand(inner).exists():
-            inner, split = inner.removesuffix(f":{suffix}"), suffix
+    whole, suffix = split_suffix(inner)
+    if suffix in ("train", "test"):
+        inner, split = whole, suffix
     paths, name, note = find_shards(inner, split)
     by_stem: dict[str, list[Path]] = {}
     for path in paths:

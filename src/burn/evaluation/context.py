@@ -339,9 +339,9 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
     raised if the checkpoint cannot be read.
     """
     if not names_checkpoint(spec):
-        backbone, origin = load_backbone(spec)
         if fresh:
             raise UserError("random weights need a checkpoint of burn's to copy the network from")
+        backbone, origin = load_backbone(spec)
         views = ViewConfig(size=backbone.fixed_size or 224)
         name = str(origin["architecture"])
         if "labels" in origin:

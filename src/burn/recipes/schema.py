@@ -308,9 +308,14 @@ def _settings_of(entry: MethodEntry, given: Any) -> Any:
             raise UserError(f"{entry.name}: the method has no settings, got {shown(given)}")
         return None
     # A notebook's cell that is run again makes another class of the same name.
-    if type(given).__qualname__ == config.__qualname__:
+    if _place(type(given)) == _place(config):
         given = {name: getattr(given, name) for name in _names(given)}
     return from_plain(config, given, entry.name)
+
+
+def _place(config: type) -> tuple[str, str]:
+    """Return the module of a class and its name there."""
+    return config.__module__, config.__qualname__
 
 
 def _names(config: Any) -> list[str]:
