@@ -150,7 +150,7 @@ class Recipe:
         if self.accumulate > 1 and not entry.accumulates:
             raise UserError(
                 f"method {self.method} cannot cut a batch into accumulate {self.accumulate} parts: "
-                "an image's negatives are the others of its batch"
+                "its loss compares the images of a whole batch"
             )
         for part in (self.settings, self.views, self.optim):
             if hasattr(part, "check"):  # a plugin's settings need none

@@ -51,7 +51,10 @@ def in_parts(network: Callable[[Tensor], Tensor], images: Tensor, count: int) ->
 
 
 def gather(rows: Tensor) -> list[Tensor]:
-    """Return the rows of every process in the order of their ranks; they may differ in number."""
+    """Return the rows of every process in the order of their ranks; they may differ in number.
+
+    No gradient passes to the rows of other processes or to this one's.
+    """
     if not (distributed.is_available() and distributed.is_initialized()):
         return [rows]
     number = torch.tensor([len(rows)])  # on the CPU: to read it from a GPU would wait for that
