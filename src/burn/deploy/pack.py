@@ -131,17 +131,13 @@ def pack_network(
     )
     tensors = encode(layers, checkpoint.origin)
     images = sample_images(min(views.size, LARGEST_CHECKED))
-    cosine, unrounded, same_class = 0.0, 0.0, 0
 
-    def write(beside: Path) -> None:
-        nonlocal cosine, unrounded, same_class
+    def write(beside: Path) -> tuple[float, float, int]:
         save_file(tensors, beside, metadata={"bnn": json.dumps(program)})
-        cosine, unrounded, same_class = _verify(
-            beside, backbone, classifier, images, checkpoint.origin
-        )
+        return _verify(beside, backbone, classifier, images, checkpoint.origin)
 
     try:
-        write_beside(out, write, new=True)
+        cosine, unrounded, same_class = write_beside(out, write, new=True)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     size = out.stat().st_size
