@@ -22,7 +22,7 @@ from burn.checkpoints.classifier import linear_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import UserError
-from burn.core.files import write_beside
+from burn.core.files import write_beside, write_failures_named
 from burn.core.types import Precision
 from burn.deploy.fold import fold
 from burn.deploy.fold_gated import features_rounded_and_unrounded, fold_gated, gated_precision
@@ -103,10 +103,10 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
         return _verify(beside, backbone, classifier, images, held.origin)
 
     try:
-        agreement = write_beside(out, write, new=True)
-    except (OSError, RuntimeError) as error:  # a full disk, too little memory
-        said = error.strerror if isinstance(error, OSError) else None
-        reason = said or str(error).strip().partition("\n")[0]
+        with write_failures_named(out):
+            agreement = write_beside(out, write, new=True)
+    except RuntimeError as error:  # too little memory
+        reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{out} cannot be written: {reason}") from error
     parts = {name.partition(".")[0] for name in held.weights} - {"backbone"}
     left_out = tuple(sorted(parts - {"classifier"} if classifier else parts))

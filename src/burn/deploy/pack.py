@@ -20,7 +20,7 @@ from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.core.errors import UserError
-from burn.core.files import write_beside
+from burn.core.files import write_beside, write_failures_named
 from burn.core.inputs import sha256_of
 from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
@@ -136,10 +136,8 @@ def pack_network(
         save_file(tensors, beside, metadata={"bnn": json.dumps(program)})
         return _verify(beside, backbone, classifier, images, checkpoint.origin)
 
-    try:
+    with write_failures_named(out):
         cosine, unrounded, same_class = write_beside(out, write, new=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     size = out.stat().st_size
     return Packed(
         bytes=size,
