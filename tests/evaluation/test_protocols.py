@@ -20,7 +20,7 @@ import tiny  # noqa: F401 - one thread
 from burn.checkpoints.classifier import load_classifier
 from burn.checkpoints.native import CLASSIFIER_NAME
 from burn.core.errors import UserError
-from burn.core.results import answers_of, read_results
+from burn.core.results import decode_right, read_results
 from burn.data.open import open_source
 from burn.data.splits import Subset
 from burn.evaluation.cache import plain_features
@@ -71,7 +71,7 @@ def test_every_top1_tells_which_images_were_answered_rightly(context: Evaluation
         *run_transfer(context, TransferConfig(epochs=2, lr=0.1, augment="none"), CONSOLE),
     ]
     for result in results:
-        answers = answers_of(result)
+        answers = decode_right(result)
         if result.metric != "top1":
             assert answers is None
             continue

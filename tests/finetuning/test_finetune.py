@@ -28,7 +28,7 @@ from burn.checkpoints.native import load_checkpoint
 from burn.cli.commands import finetune as command
 from burn.cli.main import main
 from burn.core.errors import Interrupted, UserError
-from burn.core.results import answers_of, read_results
+from burn.core.results import decode_right, read_results
 from burn.core.types import Precision
 from burn.costs.compute import count_named
 from burn.data.builtin.digits import Digits
@@ -289,7 +289,7 @@ def test_the_test_images_and_the_checkpoint_agree(tuned: Path, test_images: Subs
     top1, _, per_class = read_results(tuned / "results.jsonl")[-3:]
     # burn-engine, where it runs, may turn a sign within rounding of zero
     assert 100 * right.mean() == pytest.approx(top1.value, abs=2)
-    answers = answers_of(top1)
+    answers = decode_right(top1)
     assert answers is not None
     assert 100 * answers.mean() == pytest.approx(top1.value, abs=1e-3)
     counts = np.array(json.loads((tuned / "confusion.json").read_text())["counts"])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.core.errors import UserError
-from burn.core.results import packed_answers
+from burn.core.results import encode_right
 from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, light_views
@@ -271,7 +271,7 @@ def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int
     """
     right = torch.zeros(number, dtype=torch.bool)
     right[positions] = scores.topk(1, dim=1).indices[:, 0] == labels
-    return packed_answers(right.numpy())
+    return encode_right(right.numpy())
 
 
 def top_k(scores: Tensor, labels: Tensor, k: int) -> float:
