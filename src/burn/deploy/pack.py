@@ -124,11 +124,9 @@ def pack_network(
     if classifier:
         layers.append(linear_layer("head", classifier.weight, classifier.bias, relu=False))
         parameters += classifier.weight.numel() + classifier.bias.numel()
-    resize = round(views.size * 8 / 7) if views.resize is None else views.resize
     classes = classifier.classes if classifier else ()
-    program = program_of(
-        layers, features, classes, (resize, views.size), {**_origin(checkpoint), **about}
-    )
+    image = (views.short_side, views.size)
+    program = program_of(layers, features, classes, image, {**_origin(checkpoint), **about})
     tensors = encode(layers, checkpoint.origin)
     images = sample_images(min(views.size, LARGEST_CHECKED))
 
