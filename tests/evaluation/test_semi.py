@@ -28,11 +28,11 @@ from burn.data.loader import EpochSampler, light_views
 from burn.data.splits import balanced_share
 from burn.data.view_config import ViewConfig
 from burn.evaluation import semi
+from burn.evaluation.accuracy import top_k
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.configs import SemiConfig
 from burn.evaluation.context import EvaluationContext, Model, open_context
 from burn.evaluation.features import extract_features
-from burn.evaluation.linear_layer import top_k
 from burn.evaluation.semi import fine_tune, run_semi
 from burn.layers import BinaryConv2d
 from networks import shallow_reactnet

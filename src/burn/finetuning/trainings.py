@@ -20,6 +20,7 @@ from burn.core.errors import UserError
 from burn.core.types import Batch, Features
 from burn.data.base import Source
 from burn.data.splits import Subset, hold_out
+from burn.evaluation.accuracy import top_k
 from burn.evaluation.cache import plain_features
 from burn.evaluation.checks import doubt_of_choice
 from burn.evaluation.configs import LinearConfig
@@ -28,7 +29,6 @@ from burn.evaluation.fine_tuning import Tuner, Tuning
 from burn.evaluation.linear_layer import (
     cached_batches,
     calibrating_temperature,
-    top_k,
     train_linear_at_best_rate,
 )
 from burn.finetuning.folder import TunedFolder
