@@ -49,7 +49,7 @@ from safetensors.torch import load_file
 
 from burn.backbones.config import BackboneConfig
 from burn.core.errors import Interrupted, UserError
-from burn.core.files import write_text
+from burn.core.files import write_failures_named, write_text
 from burn.evaluation.configs import KnnConfig, Request
 from burn.evaluation.registry import evaluate_checkpoint
 from burn.methods.entries import find_method, own_methods
@@ -556,10 +556,8 @@ def main(arguments: list[str] | None = None) -> int:
         names = chosen(options.only, tuple(CHECKS), "--only")
         methods = tuple(chosen(options.methods, own_methods(), "--methods"))
         with tempfile.TemporaryDirectory() as folder:
-            try:
+            with write_failures_named(options.out):
                 write_text(options.out, "{}\n")
-            except OSError as error:
-                raise UserError(f"{options.out} cannot be written: {error.strerror}") from error
             report = run_checks(Bench(device, Path(folder), methods), names, options.out)
     except (KeyboardInterrupt, Interrupted):
         print(f"gpu_check: interrupted; finished checks are in {options.out}", file=sys.stderr)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from burn.core.results import Result, answers_of
+from burn.core.results import Result, decode_right
 from burn.core.seeds import OverSeeds
 
 _FAMILY_ERROR = 0.05  # probability that any verdict in a table is due to chance
@@ -390,7 +390,7 @@ def _same_runs(first: Mapping[int, Result], second: Mapping[int, Result]) -> boo
 
 def _mean_answers(run: Mapping[int, Result]) -> NDArray[np.float64] | None:
     """Return, for each test image, the share of seeds whose network answers correctly."""
-    answers = [answers_of(result) for result in run.values()]
+    answers = [decode_right(result) for result in run.values()]
     kept = [a for a in answers if a is not None]
     if not kept or len(kept) < len(answers) or len({len(a) for a in kept}) > 1:
         return None

@@ -30,7 +30,7 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
 from burn.recipes.schema import Recipe
-from burn.runtime.cluster import Origin, Share, joined, share_of
+from burn.runtime.cluster import Origin, Share, connected, share_of
 from burn.training.plan import Machine
 from ray_nodes import add, ray_cluster
 
@@ -243,5 +243,5 @@ def test_a_cluster_that_is_not_there(address: str, words: str, tmp_path: Path):
 
 def test_without_ray_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"pip install 'burn-ssl\[ray\]'"), joined("auto"):
+    with pytest.raises(UserError, match=r"pip install 'burn-ssl\[ray\]'"), connected("auto"):
         pass

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from burn.core.errors import UserError
-from burn.core.files import append_lines, locked, remove_unfinished, write_beside
+from burn.core.files import (
+    append_lines,
+    cannot_be_written,
+    locked,
+    remove_unfinished,
+    write_beside,
+    write_failures_named,
+)
 from burn.core.paths import expand, same_path
 
 
@@ -107,6 +114,32 @@ def test_lines_are_added_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest
         append_lines(file, "two\n")
     assert raised.value.filename == str(file)
     assert file.read_text() == "one\n"
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device", "other/name")
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "text"),
+    [
+        (Path("a/b"), FULL, "a/b cannot be written: No space left on device"),
+        ("--out a", FULL, "--out a cannot be written: No space left on device"),
+        ("--out a", OSError("a reason alone"), "--out a cannot be written: a reason alone"),
+    ],
+)
+def test_what_cannot_be_written_is_named_with_the_reason(what: object, error: OSError, text: str):
+    assert cannot_be_written(what, error) == text
+    with pytest.raises(UserError) as raised, write_failures_named(what):
+        raise error
+    assert str(raised.value) == text
+    assert raised.value.__cause__ is error
+
+
+def test_other_errors_than_of_the_system_keep_their_text():
+    for error in (UserError("a is a file"), RuntimeError("out of memory")):
+        with pytest.raises(type(error)) as raised, write_failures_named("a"):
+            raise error
+        assert raised.value is error
 
 
 def test_two_names_of_one_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -25,6 +25,7 @@ from burn.data.base import Source
 from burn.data.builtin.digits import Digits
 from burn.data.decode import UnreadableImage
 from burn.data.open import open_source
+from burn.evaluation.accuracy import top_k
 from burn.evaluation.artifacts import neighbours as room
 from burn.evaluation.artifacts.confusion import MOST_CLASSES, confusion, keep_confusion
 from burn.evaluation.artifacts.neighbours import (
@@ -44,7 +45,6 @@ from burn.evaluation.configs import KnnConfig, LinearConfig
 from burn.evaluation.context import EvaluationContext, open_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear
-from burn.evaluation.linear_layer import top_k
 
 CONSOLE = Console(file=io.StringIO())
 CLASSES = ("cat", "dog", "emu")

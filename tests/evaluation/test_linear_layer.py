@@ -15,13 +15,13 @@ from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
 from burn.core.types import Features
 from burn.data.loader import light_views
+from burn.evaluation.accuracy import top_k
 from burn.evaluation.configs import LINEAR_RATES, LinearConfig
 from burn.evaluation.features import Forward
 from burn.evaluation.linear_layer import (
     augmented_batches,
     cached_batches,
     calibrating_temperature,
-    top_k,
     train_linear,
     train_linear_at_best_rate,
 )
@@ -364,17 +364,7 @@ def test_augmented_batches_are_light_views_of_the_epoch():
     assert not seen[0] & seen[1]
 
 
-# --- Accuracy. ---
-
-
-@pytest.mark.parametrize("k", [1, 2, 5, 6, 9])
-def test_top_k_by_loop(k: int):
-    scores, labels = torch.randn(40, 6), torch.randint(0, 6, (40,))
-    hits = 0
-    for row, label in zip(scores.tolist(), labels.tolist(), strict=True):
-        better = sum(score > row[label] for score in row)
-        hits += better < k
-    assert top_k(scores, labels, k) == pytest.approx(hits / 40, rel=1e-6)  # a float32 mean
+# --- Values. ---
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import base64
 import copy
 import io
 import json
@@ -20,7 +19,7 @@ import tiny  # noqa: F401 - one thread
 from burn.checkpoints.classifier import load_classifier
 from burn.checkpoints.native import CLASSIFIER_NAME
 from burn.core.errors import UserError
-from burn.core.results import answers_of, read_results
+from burn.core.results import decode_right, read_results
 from burn.data.open import open_source
 from burn.data.splits import Subset
 from burn.evaluation.cache import plain_features
@@ -29,7 +28,6 @@ from burn.evaluation.configs import KnnConfig, LinearConfig, Request, TransferCo
 from burn.evaluation.context import EvaluationContext, open_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear, run_transfer
-from burn.evaluation.linear_layer import right_answers
 from burn.evaluation.registry import evaluate_checkpoint
 
 CONSOLE = Console(file=io.StringIO())
@@ -71,21 +69,13 @@ def test_every_top1_tells_which_images_were_answered_rightly(context: Evaluation
         *run_transfer(context, TransferConfig(epochs=2, lr=0.1, augment="none"), CONSOLE),
     ]
     for result in results:
-        answers = answers_of(result)
+        answers = decode_right(result)
         if result.metric != "top1":
             assert answers is None
             continue
         assert answers is not None
         assert len(answers) == len(context.test)
         assert 100 * answers.mean() == pytest.approx(result.value, abs=1e-3)
-
-
-def test_an_image_that_cannot_be_read_is_not_answered():
-    scores, labels = torch.eye(3), torch.tensor([0, 1, 0])
-    right = right_answers(scores, labels, torch.tensor([0, 2, 4]), 5)
-    assert np.unpackbits(np.frombuffer(base64.b64decode(right), np.uint8)).tolist()[:5] == [
-        1, 0, 1, 0, 0
-    ]  # fmt: skip
 
 
 def test_the_rate_is_chosen_and_told(context: EvaluationContext):

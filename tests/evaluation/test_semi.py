@@ -21,18 +21,18 @@ from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
 from burn.checkpoints.tuned import plain_meta
 from burn.core.errors import Interrupted, UserError
-from burn.core.results import answers_of
+from burn.core.results import decode_right
 from burn.core.types import Precision
 from burn.data.builtin.digits import Digits
 from burn.data.loader import EpochSampler, light_views
 from burn.data.splits import balanced_share
 from burn.data.view_config import ViewConfig
 from burn.evaluation import semi
+from burn.evaluation.accuracy import top_k
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.configs import SemiConfig
 from burn.evaluation.context import EvaluationContext, Model, open_context
 from burn.evaluation.features import extract_features
-from burn.evaluation.linear_layer import top_k
 from burn.evaluation.semi import fine_tune, run_semi
 from burn.layers import BinaryConv2d
 from networks import shallow_reactnet
@@ -276,7 +276,7 @@ def test_a_run_that_diverges_is_kept_as_such_and_not_chosen(context: EvaluationC
     assert second["top1"] is not None
     assert results[0].settings["lr"] == 0.01
     assert all("right" not in run for run in results[0].settings["sweep"])
-    answers = answers_of(results[0])
+    answers = decode_right(results[0])
     assert answers is not None
     assert 100 * answers.mean() == pytest.approx(results[0].value, abs=1e-3)
     assert any("1e+06 × 1: diverged" in note for note in context.notes)

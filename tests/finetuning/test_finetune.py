@@ -28,7 +28,7 @@ from burn.checkpoints.native import load_checkpoint
 from burn.cli.commands import finetune as command
 from burn.cli.main import main
 from burn.core.errors import Interrupted, UserError
-from burn.core.results import answers_of, read_results
+from burn.core.results import decode_right, read_results
 from burn.core.types import Precision
 from burn.costs.compute import count_named
 from burn.data.builtin.digits import Digits
@@ -37,7 +37,7 @@ from burn.data.splits import Subset, balanced_share, hold_out
 from burn.data.view_config import ViewConfig
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.configs import LinearConfig
-from burn.evaluation.fine_tuning import Tuner, Tuning, TuningPlan, tuning_loss
+from burn.evaluation.fine_tuning import FineTuningLearner, Tuner, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
 from burn.finetuning.job import class_weights
 from burn.finetuning.run import Finetuned, finetune
@@ -206,6 +206,19 @@ def test_a_resumed_training_has_the_same_bits(few: Subset):
         assert torch.equal(tensor, again.learner.state_dict()[name]), name
 
 
+def test_a_resume_file_names_the_images_that_could_not_be_read_as_before(few: Subset):
+    held: list[dict[str, Any]] = []
+
+    class Look(Callback):
+        def on_batch_end(self, loop: Loop[Any], batch: Any) -> None:
+            held.append(loop.state_dict()["callbacks"])
+
+    trained = tuner(few, epochs=1)
+    trained.unreadable = {3}
+    trained.train([Look()])
+    assert held[0] == {"Tuner": {"unreadable": [3]}}
+
+
 def test_a_training_that_is_dropped_ends_its_workers(few: Subset):
     """At once, not when Python looks for cycles."""
     trained = tuner(few, epochs=1)
@@ -289,7 +302,7 @@ def test_the_test_images_and_the_checkpoint_agree(tuned: Path, test_images: Subs
     top1, _, per_class = read_results(tuned / "results.jsonl")[-3:]
     # burn-engine, where it runs, may turn a sign within rounding of zero
     assert 100 * right.mean() == pytest.approx(top1.value, abs=2)
-    answers = answers_of(top1)
+    answers = decode_right(top1)
     assert answers is not None
     assert 100 * answers.mean() == pytest.approx(top1.value, abs=1e-3)
     counts = np.array(json.loads((tuned / "confusion.json").read_text())["counts"])
@@ -389,14 +402,14 @@ def test_from_python(start: Path, few: Subset, test_images: Subset, tmp_path: Pa
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Ctrl-C during a step, counted over all trainings."""
     made: list[StopRequest] = []
-    make, forward = StopRequest.__init__, Tuning.forward
+    make, forward = StopRequest.__init__, FineTuningLearner.forward
     count = 0
 
     def remember(self: StopRequest, *arguments: str) -> None:
         make(self, *arguments)
         made.append(self)
 
-    def counted(self: Tuning, *arguments: Any) -> torch.Tensor | None:
+    def counted(self: FineTuningLearner, *arguments: Any) -> torch.Tensor | None:
         nonlocal count
         count += 1
         if count == steps:
@@ -404,7 +417,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         return forward(self, *arguments)
 
     monkeypatch.setattr(StopRequest, "__init__", remember)
-    monkeypatch.setattr(Tuning, "forward", counted)
+    monkeypatch.setattr(FineTuningLearner, "forward", counted)
 
 
 def test_who_learns_from_it_is_told_of_its_labels(tuned: Path):

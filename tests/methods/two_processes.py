@@ -1,4 +1,4 @@
-"""Every method, trained by one of two processes or alone: what test_processes.py compares.
+"""Every method, trained by one of two processes or alone: what test_two_processes.py compares.
 
 As a script, `two_processes.py RANK FOLDER`, it is one of the two and writes FOLDER/RANK.pt.
 """

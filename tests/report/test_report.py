@@ -7,7 +7,13 @@ import pytest
 from rich.console import Console
 
 from burn.core.errors import UserError
-from burn.core.results import Result, append_results, largest_class, read_results
+from burn.core.results import (
+    Result,
+    append_results,
+    majority_accuracy,
+    read_results,
+    require_appendable,
+)
 from burn.report.load.contents import Gathered, LocatedResult
 from burn.report.model import networks
 from burn.report.render.plots import demo_picture
@@ -38,6 +44,20 @@ def test_results_survive_their_file(tmp_path: Path):
     append_results(tmp_path / "new" / "results.jsonl", RESULTS[:2])
     append_results(tmp_path / "new" / "results.jsonl", RESULTS[2:])
     assert read_results(tmp_path / "new" / "results.jsonl") == RESULTS
+
+
+def test_whether_results_can_be_appended_is_known_before_there_are_any(tmp_path: Path):
+    file = tmp_path / "new" / "results.jsonl"
+    require_appendable(file)
+    assert list(tmp_path.rglob("*")) == [file.parent]
+    append_results(file, RESULTS)
+    require_appendable(file)
+    assert read_results(file) == RESULTS
+    with pytest.raises(UserError, match=r"results\.jsonl is a file: give a folder"):
+        require_appendable(file / "results.jsonl")
+    (tmp_path / "results.jsonl").mkdir()
+    with pytest.raises(UserError, match="cannot be written: not a regular file"):
+        require_appendable(tmp_path / "results.jsonl")
 
 
 def test_a_line_cut_short_does_not_take_the_next_with_it(tmp_path: Path):
@@ -119,15 +139,15 @@ def printed(table: object) -> list[list[str]]:
 
 def test_largest_class_is_a_floor_of_accuracies_on_imbalanced_images():
     knn = replace(result("x", "knn", 63.8), data=IMBALANCED)
-    assert largest_class(knn) == 63.78
-    assert largest_class(replace(knn, metric="10% top1", protocol="semi")) == 63.78
-    assert largest_class(replace(knn, metric="top5")) is None
-    assert largest_class(replace(knn, protocol="svm", metric="full mAP cv")) is None
+    assert majority_accuracy(knn) == 63.78
+    assert majority_accuracy(replace(knn, metric="10% top1", protocol="semi")) == 63.78
+    assert majority_accuracy(replace(knn, metric="top5")) is None
+    assert majority_accuracy(replace(knn, protocol="svm", metric="full mAP cv")) is None
     two = {"num_classes": 2}
     for data in (None, {}, two | {"largest_class": 55.0}, {"largest_class": 63.0},
                  two | {"largest_class": "63"}, two | {"largest_class": 640},
                  {"num_classes": 0, "largest_class": 63.0}):  # fmt: skip
-        assert largest_class(replace(knn, data=data)) is None
+        assert majority_accuracy(replace(knn, data=data)) is None
 
 
 def test_tables_show_the_largest_class_beside_accuracies():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from burn.core.results import Result, answers_of, packed_answers
+from burn.core.results import Result, decode_right, encode_right
 from reproduction.paired import Difference, Scores, holm
 
 IMAGES = 500
@@ -28,13 +28,13 @@ def runs_of(
 
 def answered(model: str, seed: int, right: np.ndarray) -> Result:
     (result,) = runs_of(model, 100 * float(right.mean()), seeds=(seed,))
-    return replace(result, data={"test_images": len(right)}, right=packed_answers(right))
+    return replace(result, data={"test_images": len(right)}, right=encode_right(right))
 
 
 @pytest.mark.parametrize("number", [1, 7, 8, 9, 500])
 def test_answers_come_back(number: int):
     right = np.random.default_rng(number).random(number) < 0.5
-    assert np.array_equal(answers_of(answered("a", 0, right)), right)  # type: ignore[arg-type]
+    assert np.array_equal(decode_right(answered("a", 0, right)), right)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_answers_come_back(number: int):
 )  # fmt: skip
 def test_answers_that_cannot_be_are_none(changes: dict):
     result = answered("a", 0, np.ones(IMAGES, dtype=bool))
-    assert answers_of(replace(result, **changes)) is None
+    assert decode_right(replace(result, **changes)) is None
 
 
 def test_training_again_is_what_remains_of_a_table_of_models_and_seeds():

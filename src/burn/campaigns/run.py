@@ -30,7 +30,7 @@ from burn.data.open import open_source
 from burn.evaluation.checks import check_sources, open_labelled
 from burn.evaluation.configs import LinearConfig, SemiConfig
 from burn.methods.registry import build_method
-from burn.runtime.cluster import joined
+from burn.runtime.cluster import connected
 from burn.runtime.compute import torch_device
 from burn.training.plan import RunPlan
 from burn.training.run_dir import require_same_recipe
@@ -112,7 +112,7 @@ def run_campaign(
     from burn.campaigns.jobs import EvaluationPlan, Job
     from burn.campaigns.workers import run_jobs
 
-    with joined(execution.cluster):
+    with connected(execution.cluster):
         processes = _check_processes(execution)
         evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, further)
         jobs = [Job(model, plan, out, evaluation) for model, plan in plans]

@@ -24,7 +24,7 @@ from burn.backbones.base import Backbone
 from burn.checkpoints.foreign.heads import classifier_from
 from burn.checkpoints.native import read_safetensors
 from burn.core.errors import UserError, printable
-from burn.core.files import write_beside
+from burn.core.files import write_beside, write_failures_named
 from burn.core.inputs import parse_json
 from burn.core.types import Checkpoint
 
@@ -95,10 +95,8 @@ def save_classifier(path: Path, classifier: Classifier, settings: Mapping[str, A
     tensors = {"weight": classifier.weight, "bias": classifier.bias}
     tensors = {n: t.detach().to("cpu", torch.float32).contiguous() for n, t in tensors.items()}
     metadata = {"classifier": json.dumps(about)}
-    try:
+    with write_failures_named(path):
         write_beside(path, lambda beside: save_file(tensors, beside, metadata=metadata))
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def load_classifier(path: Path) -> Classifier | None:

@@ -40,6 +40,20 @@ def require_free(*paths: Path) -> None:
             raise UserError(f"{path}: there is no folder {path.parent}: make it first")
 
 
+def cannot_be_written(what: object, error: OSError) -> str:
+    """Say that a file, or an option that names one, cannot be written, and why."""
+    return f"{what} cannot be written: {error.strerror or error}"
+
+
+@contextlib.contextmanager
+def write_failures_named(what: object) -> Iterator[None]:
+    """Raise UserError, with the text of `cannot_be_written`, in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(cannot_be_written(what, error)) from error
+
+
 def write_beside(
     path: Path, write: Callable[[Path], Returned], keep: Path | None = None, *, new: bool = False
 ) -> Returned:
@@ -133,6 +147,7 @@ def _own_folder(parent: Path) -> Iterator[Path]:
 def remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
     """Remove the hidden folders of calls of `write_beside` whose process has ended.
 
+    Other processes may write in `parent` meanwhile: folders that they have locked stay.
     `without_locks` removes them where the file system has no locks, too.
     """
     with contextlib.suppress(OSError):  # the folder is missing, or may not be read
@@ -144,9 +159,10 @@ def remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what `write_beside`, of any version of burn, leaves when its process is killed.
+    """Remove all that killed calls of `write_beside`, of any version of burn, left in a folder.
 
-    The folder must belong to the caller (`locked`).
+    Unlike with `remove_abandoned`, no other process may write there: the folder must belong to the
+    caller (`locked`). So files of earlier versions, which have no locks, are removed too.
     """
     remove_abandoned(folder, without_locks=True)
     for file in folder.glob(f"{_BESIDE}*"):
@@ -155,7 +171,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Return whether a path is what `write_beside` leaves when its process is killed."""
+    """Return whether a path is named as what `remove_unfinished` removes."""
     return path.name.startswith(_BESIDE)
 
 

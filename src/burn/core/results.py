@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from burn.core.errors import UserError
-from burn.core.files import append_lines
+from burn.core.files import append_lines, write_failures_named
 from burn.core.inputs import read_text
 from burn.core.paths import located_path, stored_path
 
@@ -44,7 +45,7 @@ class Result:
             one label, largest_class: the share in percent of the test images that the most frequent
             class has. None in results of burn 0.1.0 and where there is nothing to say.
         training: How the stage that gave the checkpoint was trained: stage, steps, images_seen,
-            precision; and, where they are known, run, the name in run.json of the run that it
+            precision. Where they are known, also run, the name in run.json of the run that it
             belongs to, and teacher_labels, the data whose labels its teacher was trained with.
             None in results of burn 0.1.0 and where there is nothing to say.
         right: For a top-1 accuracy, which test images were classified correctly: base64 of a bit
@@ -68,19 +69,23 @@ class Result:
     right: str | None = None
 
 
-def packed_answers(right: NDArray[np.bool_]) -> str:
-    """Encode which test images were classified correctly, bool (images,), as `Result.right`."""
-    return base64.b64encode(np.packbits(right).tobytes()).decode("ascii")
+def _facts(result: Result) -> Mapping[str, Any]:
+    """Return `Result.data`, or nothing where a file has no such facts."""
+    return result.data if isinstance(result.data, Mapping) else {}
 
 
 def num_test_images(result: Result) -> int | None:
     """Return the number of test images, or None where the result does not say it."""
-    data = result.data if isinstance(result.data, Mapping) else {}
-    number = data.get("test_images")
+    number = _facts(result).get("test_images")
     return number if type(number) is int and number > 0 else None
 
 
-def answers_of(result: Result) -> NDArray[np.bool_] | None:
+def encode_right(right: NDArray[np.bool_]) -> str:
+    """Encode which test images were classified correctly, bool (images,), as `Result.right`."""
+    return base64.b64encode(np.packbits(right).tobytes()).decode("ascii")
+
+
+def decode_right(result: Result) -> NDArray[np.bool_] | None:
     """Decode `Result.right` to bool (test images,); None if it is missing or of another length."""
     number = num_test_images(result)
     if not isinstance(result.right, str) or number is None:
@@ -98,7 +103,7 @@ ACCURACIES = ("knn", "linear", "finetune", "semi", "transfer")  # protocols that
 _IMBALANCED = 1.2  # times the share of each of equally frequent classes
 
 
-def largest_class(result: Result) -> float | None:
+def majority_accuracy(result: Result) -> float | None:
     """Return the accuracy of always predicting the most frequent class, for imbalanced test images.
 
     It is in percent; None for a result that is not a top-1 accuracy, for classes that are about
@@ -106,8 +111,8 @@ def largest_class(result: Result) -> float | None:
     """
     if result.protocol not in ACCURACIES or not result.metric.endswith("top1"):
         return None
-    data = result.data if isinstance(result.data, Mapping) else {}
-    share, classes = data.get("largest_class"), data.get("num_classes")
+    facts = _facts(result)
+    share, classes = facts.get("largest_class"), facts.get("num_classes")
     if not isinstance(share, (int, float)) or not isinstance(classes, int):
         return None
     if not 0 < share <= 100 or classes < 1:
@@ -124,20 +129,33 @@ def result_lines(results: Sequence[Result], folder: Path) -> str:
 def append_results(path: Path, results: Sequence[Result]) -> None:
     """Append a line for each result to a file, safely with several processes.
 
-    With no results it only checks that there can be such a file, and creates its folder. After a
-    UserError, the file is as it was.
+    Its folder is created if there is none. After a UserError, the file is as it was.
     """
-    if path.parent.exists() and not path.parent.is_dir():
-        raise UserError(f"{path.parent} is a file: give a folder")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if results or path.exists():
-            append_lines(path, result_lines(results, path.parent))
+    with _folder_made(path):
+        append_lines(path, result_lines(results, path.parent))
+
+
+def require_appendable(path: Path) -> None:
+    """Create the folder of a file of results; raise UserError if nothing can be written to it.
+
+    The file itself is not created.
+    """
+    with _folder_made(path):
+        if path.exists():
+            append_lines(path, "")
         else:
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _folder_made(path: Path) -> Iterator[None]:
+    """Create a file's folder first; an OSError in this context becomes a UserError."""
+    if path.parent.exists() and not path.parent.is_dir():
+        raise UserError(f"{path.parent} is a file: give a folder")
+    with write_failures_named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
 
 
 def read_results(path: Path) -> list[Result]:

@@ -63,8 +63,8 @@ def crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generator
 
 
 def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
-    """Resize an image by its short side to `resize`, and crop its centre, without randomness."""
-    short = config.resize if config.resize is not None else round(config.size * 8 / 7)
+    """Resize an image to `config.short_side`, and crop its centre, without randomness."""
+    short = config.short_side
     most = 4 * min(image.shape[1:])  # do not enlarge all of a very long image only to crop it
     image = _center(image, min(image.shape[1], most), min(image.shape[2], most))
     _, height, width = image.shape

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from burn.core.errors import UserError
-from burn.core.files import write_text
+from burn.core.files import write_failures_named, write_text
 from burn.core.inputs import open_regular, read_json
 
 _ABOUT = "about.json"
@@ -69,14 +69,11 @@ class CacheFolder:
         `about` is everything that the features depend on, in plain JSON values.
         """
         path = _folder(cache, about)
-        try:
+        with write_failures_named(f"--teacher-cache {cache}"):
             path.mkdir(parents=True, exist_ok=True)
             if not (path / _ABOUT).exists():
                 text = json.dumps(_described(about, dimension), indent=2) + "\n"
                 write_text(path / _ABOUT, text)
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"--teacher-cache {cache} cannot be written: {reason}") from error
         return CacheFolder(path, dimension, num_images)
 
 

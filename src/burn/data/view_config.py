@@ -47,6 +47,11 @@ class ViewConfig:
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     resize: int | None = None
 
+    @property
+    def short_side(self) -> int:
+        """Short side in pixels to which evaluation resizes: `resize`, or by default size · 8/7."""
+        return round(self.size * 8 / 7) if self.resize is None else self.resize
+
     def check(self) -> None:
         """Raise UserError if a value is out of range."""
         if not 8 <= self.size <= 4096:

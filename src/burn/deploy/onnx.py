@@ -22,7 +22,7 @@ from burn.checkpoints.classifier import linear_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import UserError
-from burn.core.files import write_beside
+from burn.core.files import write_beside, write_failures_named
 from burn.core.types import Precision
 from burn.deploy.fold import fold
 from burn.deploy.fold_gated import features_rounded_and_unrounded, fold_gated, gated_precision
@@ -55,10 +55,10 @@ _MANY_PIXELS = 512**2  # in one image; of larger images fewer are compared
 class ExportedOnnx:
     """Summary of an export to ONNX, and of its comparison with the network on some images.
 
-    The network's gates were rounded as in the file. Where an argument of a sign is nearly 0,
-    rounding turns it, so single images of a right file have cosines of features below 0.999: the
-    smallest and the median are given. Left out are parts of the checkpoint that are neither
-    backbone nor linear classifier.
+    The network's gates were rounded as in the file. Where the argument of a sign is nearly 0,
+    rounding may change the sign, so single images of a right file have cosines of features below
+    0.999: the smallest and the median are given. Left out are parts of the checkpoint that are
+    neither backbone nor linear classifier.
     """
 
     bytes: int
@@ -97,18 +97,16 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
     names = ("features", "scores") if classifier else ("features",)
     images = sample_images(size)
     images = images[: max(2, len(images) * _MANY_PIXELS // size**2)].float() / 255
-    agreement = np.zeros(0)
 
-    def write(beside: Path) -> None:
-        nonlocal agreement
+    def write(beside: Path) -> Array:
         _export(network, images[:2], names, beside, held.origin)
-        agreement = _verify(beside, backbone, classifier, images, held.origin)
+        return _verify(beside, backbone, classifier, images, held.origin)
 
     try:
-        write_beside(out, write, new=True)
-    except (OSError, RuntimeError) as error:  # a full disk, too little memory
-        said = error.strerror if isinstance(error, OSError) else None
-        reason = said or str(error).strip().partition("\n")[0]
+        with write_failures_named(out):
+            agreement = write_beside(out, write, new=True)
+    except RuntimeError as error:  # too little memory
+        reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{out} cannot be written: {reason}") from error
     parts = {name.partition(".")[0] for name in held.weights} - {"backbone"}
     left_out = tuple(sorted(parts - {"classifier"} if classifier else parts))
@@ -169,6 +167,16 @@ def _map_constant(values: Array) -> nn.Parameter:
     return _constant(values[:, None, None])
 
 
+def _pooled(x: Tensor, stride: int) -> Tensor:
+    """Return a map (batch, channels, height, width), its 2×2 pixels averaged at stride 2."""
+    return F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False) if stride == 2 else x
+
+
+def _repeated(x: Tensor, times: int) -> Tensor:
+    """Return `times` copies of all channels, dimension 1, one after the other."""
+    return torch.cat([x] * times, dim=1) if times > 1 else x
+
+
 class _Gated(nn.Module):
     """A gated_convolution of the packed format, with weights of ±1.
 
@@ -180,7 +188,7 @@ class _Gated(nn.Module):
         super().__init__()
         weight = layer.weight.transpose(0, 3, 1, 2) * layer.multiplier[:, None, None, None]
         self.weights = nn.ParameterList(map(_constant, np.split(weight, layer.experts)))
-        self.stride, self.padding, self.groups = layer.stride, weight.shape[-1] // 2, layer.groups
+        self.stride, self.border, self.groups = layer.stride, weight.shape[-1] // 2, layer.groups
         self.repeat, self.gate_of, self.product = layer.repeat, layer.gate_of, layer.product
         self.threshold = _map_constant(layer.threshold)
         self.bias, self.inner_slope = _constant(layer.bias), _constant(layer.inner_slope)
@@ -198,9 +206,8 @@ class _Gated(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         means = x.mean(dim=(2, 3))
-        read = torch.cat([x] * self.repeat, dim=1) if self.repeat > 1 else x
-        signs = torch.where(read >= self.threshold, 1.0, -1.0)
-        sums = [F.conv2d(signs, w, None, self.stride, self.padding, 1, self.groups)
+        signs = torch.where(_repeated(x, self.repeat) >= self.threshold, 1.0, -1.0)
+        sums = [F.conv2d(signs, w, None, self.stride, self.border, 1, self.groups)
                 for w in self.weights]  # fmt: skip
         y = sums[0]
         if self.choice is not None:
@@ -208,11 +215,12 @@ class _Gated(nn.Module):
             stacked = torch.stack(sums, dim=1)
             y = (stacked * chosen[:, :, None, None, None]).sum(dim=1)
         u = F.prelu(y + self.bias[:, None, None], self.inner_slope)
-        pooled = self._pool(x)
+        pooled = _pooled(x, self.stride)
+        times = u.shape[1] // x.shape[1]
         out = u * self.scale
         if self.down is not None and self.up is not None:
             if self.mix is not None:
-                repeated = self._repeat(pooled.mean(dim=(2, 3)), u.shape[1])
+                repeated = _repeated(pooled.mean(dim=(2, 3)), times)
                 means = self.mix * repeated + (1 - self.mix) * u.mean(dim=(2, 3))
             gate = torch.sigmoid(self.up(F.relu(self.down(means))))
             out = out * gate[:, :, None, None]
@@ -223,19 +231,10 @@ class _Gated(nn.Module):
             for side in self.sides:
                 shortcut = side(shortcut)
         else:
-            shortcut = self._repeat(self._pool(F.prelu(x, self.shortcut_slope)), u.shape[1])
+            shortcut = _repeated(_pooled(F.prelu(x, self.shortcut_slope), self.stride), times)
         if self.product:
             out = out * shortcut
         return F.prelu(out + self.shift + shortcut, self.slope)
-
-    def _pool(self, x: Tensor) -> Tensor:
-        if self.stride == 1:
-            return x
-        return F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
-
-    def _repeat(self, x: Tensor, channels: int) -> Tensor:
-        times = channels // x.shape[1]
-        return torch.cat([x] * times, dim=1) if times > 1 else x
 
 
 class _Stem(nn.Module):
@@ -246,11 +245,11 @@ class _Stem(nn.Module):
         self.colour = _map_constant(colour)
         self.weight = _constant(kernel.weight.transpose(0, 3, 1, 2))
         self.bias = _constant(kernel.bias + (kernel.weight * colour).sum(axis=(1, 2, 3)))
-        self.stride, self.padding = stride, kernel.weight.shape[1] // 2
+        self.stride, self.border = stride, kernel.weight.shape[1] // 2
 
     def forward(self, images: Tensor) -> Tensor:
         x = images - self.colour
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.border)
 
 
 class _Branched(nn.Module):
@@ -266,9 +265,9 @@ class _Branched(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = F.relu(self.first(images))
-        padding = self.widen.shape[-1] // 2
+        border = self.widen.shape[-1] // 2
         narrow = self.narrow(x)
-        wide = F.conv2d(narrow, self.widen, self.widen_bias, self.second_stride, padding)
+        wide = F.conv2d(narrow, self.widen, self.widen_bias, self.second_stride, border)
         largest = F.max_pool2d(x, 3, self.second_stride, 1)
         return self.last(torch.cat([F.relu(wide), largest], dim=1))
 
@@ -300,18 +299,16 @@ class _SignConvolution(nn.Module):
         weight = layer.weight.transpose(0, 3, 1, 2) * layer.multiplier[:, None, None, None]
         self.threshold = _map_constant(layer.threshold)
         self.weight, self.bias = _constant(weight), _constant(layer.bias)
-        self.slope = _map_constant(layer.slope)
+        self.slope = _constant(layer.slope)
         self.signs = signs
-        self.stride, self.padding = layer.stride, weight.shape[-1] // 2
+        self.stride, self.border = layer.stride, weight.shape[-1] // 2
         self.repeat = weight.shape[0] // weight.shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
         seen = torch.where(x >= self.threshold, 1.0, -1.0) if self.signs else x - self.threshold
-        y = F.conv2d(seen, self.weight, self.bias, self.stride, self.padding)
-        if self.stride == 2:
-            x = F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
-        y = y + (torch.cat([x] * self.repeat, dim=1) if self.repeat > 1 else x)
-        return F.prelu(y, self.slope.flatten())
+        y = F.conv2d(seen, self.weight, self.bias, self.stride, self.border)
+        y = y + _repeated(_pooled(x, self.stride), self.repeat)
+        return F.prelu(y, self.slope)
 
 
 class _Mean(nn.Module):

@@ -20,7 +20,7 @@ from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.core.errors import UserError
-from burn.core.files import write_beside
+from burn.core.files import write_beside, write_failures_named
 from burn.core.inputs import sha256_of
 from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
@@ -124,26 +124,18 @@ def pack_network(
     if classifier:
         layers.append(linear_layer("head", classifier.weight, classifier.bias, relu=False))
         parameters += classifier.weight.numel() + classifier.bias.numel()
-    resize = round(views.size * 8 / 7) if views.resize is None else views.resize
     classes = classifier.classes if classifier else ()
-    program = program_of(
-        layers, features, classes, (resize, views.size), {**_origin(checkpoint), **about}
-    )
+    image = (views.short_side, views.size)
+    program = program_of(layers, features, classes, image, {**_origin(checkpoint), **about})
     tensors = encode(layers, checkpoint.origin)
     images = sample_images(min(views.size, LARGEST_CHECKED))
-    cosine, unrounded, same_class = 0.0, 0.0, 0
 
-    def write(beside: Path) -> None:
-        nonlocal cosine, unrounded, same_class
+    def write(beside: Path) -> tuple[float, float, int]:
         save_file(tensors, beside, metadata={"bnn": json.dumps(program)})
-        cosine, unrounded, same_class = _verify(
-            beside, backbone, classifier, images, checkpoint.origin
-        )
+        return _verify(beside, backbone, classifier, images, checkpoint.origin)
 
-    try:
-        write_beside(out, write, new=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+    with write_failures_named(out):
+        cosine, unrounded, same_class = write_beside(out, write, new=True)
     size = out.stat().st_size
     return Packed(
         bytes=size,

@@ -18,7 +18,7 @@ from burn.embedding.files import OutputFolder, Written, require_folder
 from burn.embedding.parts import Collection, Part, open_collection, require_apart
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
-from burn.runtime.cluster import joined
+from burn.runtime.cluster import connected
 from burn.runtime.signals import interrupted, signals_raise
 
 
@@ -54,7 +54,7 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     out = expand(config.out)
     # The classifier of a packed file runs in NumPy, in threads that are there already.
     blas = threadpool_limits(1, "blas") if config.packed else contextlib.nullcontext()
-    with joined(config.cluster), signals_raise(), blas:
+    with connected(config.cluster), signals_raise(), blas:
         written_parts: dict[str, Written] = {}
         total = 0
         try:

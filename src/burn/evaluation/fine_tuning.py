@@ -63,7 +63,7 @@ def tuning_loss(scores: Tensor, labels: Tensor, taught: Tensor | None, plan: Tun
     return (1 - plan.kl) * loss + plan.kl * plan.temperature**2 * kl
 
 
-class Tuning(Learner):
+class FineTuningLearner(Learner):
     """A network and a linear layer on it that learn from labels.
 
     BN is in training mode. The precision does not change, so a binary network stays binary.
@@ -120,6 +120,7 @@ class Tuning(Learner):
 class Tuner(Callback):
     """One fine-tuning, in place, which can be stopped after a step and resumed.
 
+    Resume files hold its state under this class's name, so the name must stay.
     `transform` draws the views of an image: the student's, and the teacher's if it has its own.
     On a CPU `threads` chooses the number of threads after every step.
     """
@@ -139,7 +140,7 @@ class Tuner(Callback):
         threads: ThreadChooser | None = None,
     ) -> None:
         self._source, self._threads = source, threads
-        self.learner = Tuning(backbone, head, plan, bfloat16=bfloat16, teacher=teacher)
+        self.learner = FineTuningLearner(backbone, head, plan, bfloat16=bfloat16, teacher=teacher)
         device = next(backbone.parameters()).device
         sampler = EpochSampler(len(source), plan.batch_size, seed, drop_last=plan.drop_last)
         loader = TrainLoader(source, transform, sampler, workers, pin=device.type == "cuda")
@@ -157,7 +158,7 @@ class Tuner(Callback):
     def train(
         self,
         callbacks: Sequence[Callback] = (),
-        restore: Callable[[Loop[Tuning]], None] | None = None,
+        restore: Callable[[Loop[FineTuningLearner]], None] | None = None,
     ) -> bool:
         """Train to the end, or until a callback sets `should_stop`; return whether all is finite.
 
@@ -178,10 +179,10 @@ class Tuner(Callback):
         finite = [self.learner.finite, *(torch.isfinite(tensor).all() for tensor in weights)]
         return bool(torch.stack(finite).all())
 
-    def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[FineTuningLearner], batch: Batch) -> None:
         self.unreadable.update(batch.unreadable)
 
-    def on_epoch_end(self, loop: Loop[Tuning]) -> None:
+    def on_epoch_end(self, loop: Loop[FineTuningLearner]) -> None:
         if not self.learner.learned and not loop.should_stop:
             raise UserError(f"{self._source.name}: too few of its images can be read to train on")
         if not self.learner.finite:  # read once an epoch, since a GPU is waited for

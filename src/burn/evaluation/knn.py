@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from burn.core.results import Result
+from burn.evaluation.accuracy import right_answers, top_k
 from burn.evaluation.artifacts.confusion import keep_confusion
 from burn.evaluation.artifacts.neighbours import keep_neighbours
 from burn.evaluation.cache import plain_features
 from burn.evaluation.configs import KnnConfig
 from burn.evaluation.context import EvaluationContext
-from burn.evaluation.linear_layer import right_answers, top_k
 
 _DEFAULT = KnnConfig()
 

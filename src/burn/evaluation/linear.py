@@ -16,6 +16,7 @@ from burn.core.errors import UserError
 from burn.core.results import Result
 from burn.core.types import Features
 from burn.data.splits import Subset, hold_out
+from burn.evaluation.accuracy import right_answers, top_k
 from burn.evaluation.artifacts.confusion import keep_confusion
 from burn.evaluation.cache import plain_features
 from burn.evaluation.checks import doubt_of_choice
@@ -25,8 +26,6 @@ from burn.evaluation.linear_layer import (
     ChosenLinear,
     augmented_batches,
     cached_batches,
-    right_answers,
-    top_k,
     train_linear,
     train_linear_at_best_rate,
 )

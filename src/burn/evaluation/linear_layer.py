@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.core.errors import UserError
-from burn.core.results import packed_answers
 from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, light_views
+from burn.evaluation.accuracy import top_k
 from burn.evaluation.configs import LINEAR_RATES, LinearConfig
 from burn.evaluation.features import Forward
 
@@ -262,19 +262,3 @@ def augmented_batches(
                 yield forward(batch.views[0]), labels[batch.indices], batch.indices
 
     return batches
-
-
-def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int) -> str:
-    """Pack which of `number` test images are classified correctly, as in `Result.right`.
-
-    Scores (rows, classes) and labels (rows,) are those of the images at `positions`, (rows,).
-    """
-    right = torch.zeros(number, dtype=torch.bool)
-    right[positions] = scores.topk(1, dim=1).indices[:, 0] == labels
-    return packed_answers(right.numpy())
-
-
-def top_k(scores: Tensor, labels: Tensor, k: int) -> float:
-    """Return the share of rows, in [0, 1], whose label is among the k best scores, or among all."""
-    best = scores.topk(min(k, scores.shape[1]), dim=1).indices
-    return float((best == labels[:, None]).any(dim=1).float().mean())

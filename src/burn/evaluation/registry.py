@@ -19,7 +19,7 @@ from burn.checkpoints.foreign.named import require_network
 from burn.core.errors import UserError, printable
 from burn.core.files import locked, remove_unfinished
 from burn.core.paths import expand
-from burn.core.results import Result, append_results
+from burn.core.results import Result, append_results, require_appendable
 from burn.data.base import Source
 from burn.data.checks import require_outside
 from burn.data.formats.voc import Voc, is_voc, open_voc
@@ -92,7 +92,7 @@ def evaluate_checkpoint(
     with contextlib.ExitStack() as stack:
         if out:
             stack.callback(_remove_empty, [p for p in (out, *out.parents) if not p.exists()])
-            append_results(out / "results.jsonl", [])  # fail now if it cannot be written
+            require_appendable(out / "results.jsonl")
             if ranks().rank == 0:
                 stack.enter_context(locked(out))
                 remove_unfinished(out)

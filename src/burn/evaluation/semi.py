@@ -28,13 +28,14 @@ from burn.core.results import Result
 from burn.data.base import Source
 from burn.data.loader import light_views
 from burn.data.splits import Subset, balanced_share, hold_out
+from burn.evaluation.accuracy import right_answers, top_k
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.checks import doubt_of_choice
 from burn.evaluation.configs import SemiConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.features import extract_features
 from burn.evaluation.fine_tuning import Tuner, TuningPlan
-from burn.evaluation.linear_layer import new_head, right_answers, top_k
+from burn.evaluation.linear_layer import new_head
 from burn.evaluation.progress import progress_bar
 from burn.learning.loop import Callback, Loop
 from burn.learning.threads import thread_chooser

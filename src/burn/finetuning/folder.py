@@ -11,7 +11,7 @@ from typing import Any
 
 from burn.checkpoints.tuned import STAGE
 from burn.core.errors import UserError
-from burn.core.files import remove_unfinished
+from burn.core.files import remove_unfinished, write_failures_named
 from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE
 from burn.core.results import Result, read_results
@@ -57,10 +57,8 @@ class TunedFolder:
                     (path / name).unlink(missing_ok=True)
             self.name = secrets.token_hex(8)
             write_run_file(path, {"format": FORMAT, **described, "run": self.name})
-        try:
+        with write_failures_named(f"--out {path}"):
             self._stage.mkdir(exist_ok=True)
-        except OSError as error:
-            raise UserError(f"--out {path} cannot be written: {error.strerror}") from error
 
     def trials(self, fields: Mapping[str, Any]) -> KeptParts:
         text = json.dumps(self._identity, sort_keys=True)

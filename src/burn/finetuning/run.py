@@ -12,7 +12,7 @@ from rich.console import Console
 
 from burn.checkpoints.foreign.named import require_network
 from burn.core.errors import Interrupted, UserError
-from burn.core.files import locked
+from burn.core.files import cannot_be_written, locked
 from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE, expand, require_kept
 from burn.core.results import Result
@@ -195,8 +195,8 @@ def _write(
     try:
         save_tuned(folder.checkpoint, tuner.learner.backbone, head, meta)
     except OSError as error:
+        problem = cannot_be_written(error.filename or folder.checkpoint, error)
         raise UserError(
-            f"the network is trained but not saved: {error.filename or folder.checkpoint} "
-            f"cannot be written: {error.strerror or error}; free some space, then --resume"
+            f"the network is trained but not saved: {problem}; free some space, then --resume"
         ) from error
     folder.resume_files().finish(keep=False)

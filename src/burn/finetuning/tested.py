@@ -15,10 +15,10 @@ from burn.checkpoints.foreign.weights import backbone_from
 from burn.core.errors import UserError, printable
 from burn.core.results import Result, append_results
 from burn.core.types import Checkpoint
+from burn.evaluation.accuracy import right_answers, top_k
 from burn.evaluation.artifacts.confusion import keep_confusion
 from burn.evaluation.context import model_of
 from burn.evaluation.features import extract_features
-from burn.evaluation.linear_layer import right_answers, top_k
 from burn.finetuning.folder import TunedFolder
 from burn.finetuning.job import Job
 from burn_engine.learning import standard_error

@@ -20,15 +20,15 @@ from burn.core.errors import UserError
 from burn.core.types import Batch, Features
 from burn.data.base import Source
 from burn.data.splits import Subset, hold_out
+from burn.evaluation.accuracy import top_k
 from burn.evaluation.cache import plain_features
 from burn.evaluation.checks import doubt_of_choice
 from burn.evaluation.configs import LinearConfig
 from burn.evaluation.features import extract_features
-from burn.evaluation.fine_tuning import Tuner, Tuning
+from burn.evaluation.fine_tuning import FineTuningLearner, Tuner
 from burn.evaluation.linear_layer import (
     cached_batches,
     calibrating_temperature,
-    top_k,
     train_linear_at_best_rate,
 )
 from burn.finetuning.folder import TunedFolder
@@ -271,7 +271,7 @@ def _fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: _Progress) -> fl
     """
     files, steps = folder.resume_files(), tuner.loop.num_steps
 
-    def restore(loop: Loop[Tuning]) -> None:
+    def restore(loop: Loop[FineTuningLearner]) -> None:
         if files.resume(loop, job.console):
             progress.skip(loop.step)
             job.console.print(f"resumed at step {loop.step:,} of {steps:,}", highlight=False)
@@ -299,10 +299,10 @@ class _Metrics(Callback):
     def seconds(self) -> float:
         return self.before + time.monotonic() - self._began
 
-    def on_start(self, loop: Loop[Tuning]) -> None:
+    def on_start(self, loop: Loop[FineTuningLearner]) -> None:
         self._file.start(loop.step)
 
-    def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[FineTuningLearner], batch: Batch) -> None:
         if loop.step % self._every and loop.step != loop.num_steps:
             return
         row = {
@@ -353,7 +353,7 @@ class _Progress(Callback):
         """Count steps that an earlier call of the command made."""
         self._done += steps
 
-    def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[FineTuningLearner], batch: Batch) -> None:
         self._done += 1
         now = time.monotonic()
         self._pace.batch(len(batch.indices), now)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from burn.core.results import ACCURACIES, Result, largest_class
+from burn.core.results import ACCURACIES, Result, majority_accuracy
 from burn.core.seeds import OverSeeds
 from burn.methods.entries import METHODS
 from burn.report.load.contents import Gathered, LocatedResult, Run
@@ -67,9 +67,9 @@ class Number:
         return "" if self.spread is None else f"± {self.spread:.1f}"
 
     @property
-    def largest_class(self) -> float | None:
+    def majority_accuracy(self) -> float | None:
         """The accuracy in percent of always predicting the largest class, on imbalanced data."""
-        return largest_class(self.results[-1])
+        return majority_accuracy(self.results[-1])
 
     @property
     def meaningless(self) -> str:
@@ -353,7 +353,7 @@ def _verdict(network: Network, number: Number, all_networks: Sequence[Network]) 
     training, short = training_of(network), None
     word: Literal["yes", "barely", "no", "unknown"] = "unknown"
     if floor is not None:
-        above = number.mean - max(floor.mean, number.largest_class or 0.0)
+        above = number.mean - max(floor.mean, number.majority_accuracy or 0.0)
         word = "yes" if above >= _LEARNED else "barely" if above >= BARELY else "no"
     if (
         word != "yes"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from burn.core.errors import UserError
-from burn.core.files import write_text
+from burn.core.files import write_failures_named, write_text
 from burn.core.inputs import open_regular
 from burn.report.load.gather import gather
 from burn.report.sections.try_it import try_it
@@ -31,10 +31,8 @@ def write_report(
 
     tell(f"making the page of {len(gathered.results):,} results")
     page = build_page(gathered, panel)
-    try:
+    with write_failures_named(f"--out {out}"):
         write_text(out, page)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
     return len(page.encode(errors="surrogateescape"))
 
 

@@ -80,7 +80,7 @@ def require_address(address: str) -> None:
 
 
 @contextlib.contextmanager
-def joined(address: str | None) -> Iterator[None]:
+def connected(address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster in this context, unless this process already is; None does nothing.
 
     The address is "auto" for the cluster of this machine or of RAY_ADDRESS, or HOST:PORT of its
@@ -104,10 +104,7 @@ def joined(address: str | None) -> Iterator[None]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         why = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(
-            f"--cluster {address}: no Ray cluster could be joined ({why.rstrip('.')}); "
-            "`ray start --head` starts one"
-        ) from None
+        raise _not_joined(address, why.rstrip(".")) from None
     finally:
         _restore(handler)
     try:
@@ -117,16 +114,21 @@ def joined(address: str | None) -> Iterator[None]:
         _restore(handler)
 
 
+def _not_joined(address: str, why: str) -> UserError:
+    """Return the error for an address at which no Ray cluster answers as it should."""
+    return UserError(
+        f"--cluster {address}: no Ray cluster could be joined ({why}); `ray start --head` starts "
+        "one"
+    )
+
+
 def _require_open(address: str) -> None:
     """Raise UserError if nothing listens at HOST:PORT, for which Ray would wait minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
-        raise UserError(
-            f"--cluster {address}: no Ray cluster could be joined ({error}); `ray start --head` "
-            "starts one"
-        ) from None
+        raise _not_joined(address, str(error)) from None
 
 
 def _restore(handler: Any) -> None:
@@ -156,10 +158,10 @@ def share_of(
     if not usable:
         raise UserError("--cluster: no node of the cluster has a core")
     if cores is None:
-        least = min(int(node["CPU"]) for node in usable)
         if gpus:
             cores = max(1, min(int(node["CPU"] // node["GPU"]) for node in usable))
         else:
+            least = min(int(node["CPU"]) for node in usable)
             cores = max(1, min(least, int(sum(node["CPU"] for node in usable)) // max(1, tasks)))
     most = max(int(node["CPU"]) for node in usable)
     if cores > most:

@@ -13,7 +13,7 @@ from rich.console import Console
 from burn.checkpoints.foreign.weights import Teacher
 from burn.checkpoints.native import complete_checkpoint, load_checkpoint
 from burn.core.errors import typed
-from burn.core.files import locked
+from burn.core.files import cannot_be_written, locked
 from burn.core.paths import RUN_FILE
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
@@ -253,4 +253,4 @@ def _describe_and_sample(run: PreparedRun, out: Path) -> None:
         if picture is not None:
             save_view_samples(out / VIEWS, picture)
     except OSError as error:  # which does not end the run
-        run.console.print(f"{out / VIEWS} cannot be written: {error.strerror or error}")
+        run.console.print(cannot_be_written(out / VIEWS, error))

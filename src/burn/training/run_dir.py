@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from burn.backbones.entries import BACKBONES
 from burn.core.errors import UserError, shortened
-from burn.core.files import is_unfinished, remove_unfinished, write_text
+from burn.core.files import is_unfinished, remove_unfinished, write_failures_named, write_text
 from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE, same_path
 from burn.core.plugins import changed_plugins, describe_plugin, require_plugins
@@ -142,10 +142,8 @@ def make_folder(out: Path) -> None:
     """Create the folder of a run if it does not exist."""
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: give a folder")
-    try:
+    with write_failures_named(f"--out {out}"):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
 
 
 def appears(file: Path) -> bool:
@@ -205,10 +203,8 @@ def open_folder(
 
 
 def write_run_file(out: Path, described: Mapping[str, Any]) -> None:
-    try:
+    with write_failures_named(f"--out {out}"):
         write_text(out / RUN_FILE, json.dumps(described, indent=2) + "\n")
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
 
 
 def _remove_run(out: Path) -> None:

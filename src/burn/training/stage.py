@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from burn.checkpoints.native import save_checkpoint
 from burn.core.errors import UserError
+from burn.core.files import cannot_be_written
 from burn.core.types import Precision
 from burn.data.feature_cache import FeatureCache
 from burn.data.loader import EpochLoader
@@ -158,9 +159,9 @@ class Stage:
                 cache.write(epoch, view, indices, values)
             except OSError as error:
                 target.keep = None
+                problem = cannot_be_written(cache.file(epoch, view), error)
                 self._run.say(
-                    f"the teacher's features are no longer cached: {cache.file(epoch, view)} "
-                    f"cannot be written: {error.strerror or error}; training continues",
+                    f"the teacher's features are no longer cached: {problem}; training continues",
                     "yellow",
                 )
 
@@ -241,9 +242,10 @@ class Stage:
         try:
             save_checkpoint(file, weights, meta)
         except OSError as error:
+            problem = cannot_be_written(error.filename or file, error)
             raise UserError(
-                f"stage {self._number} is trained but not saved: {error.filename or file} cannot "
-                f"be written: {error.strerror or error}; free some space, then resume with: ",
+                f"stage {self._number} is trained but not saved: {problem}; free some space, then "
+                "resume with: ",
                 self._run.resume_command,
             ) from error
 

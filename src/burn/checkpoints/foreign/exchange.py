@@ -36,7 +36,7 @@ from burn.checkpoints.foreign.named import FORMATS, check_export, check_import
 from burn.checkpoints.foreign.weights import backbone_from, read_weights
 from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
 from burn.core.errors import UserError
-from burn.core.files import write_beside
+from burn.core.files import write_beside, write_failures_named
 from burn.core.inputs import sha256_of
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
@@ -184,10 +184,8 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
     if (config.mean, config.std) != (BackboneConfig.mean, BackboneConfig.std):
         notes.append(f"images must be normalized by mean {config.mean} and std {config.std}")
     state = {f"module.{name}": tensor for name, tensor in theirs.items()}
-    try:
+    with write_failures_named(out):
         write_beside(out, lambda beside: torch.save({"state_dict": state}, beside), new=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     return Exported(tuple(sorted(left_out)), tuple(notes))
 
 

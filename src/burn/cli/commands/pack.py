@@ -43,7 +43,7 @@ def run(arguments: list[str], console: Console) -> str | None:
     parser.add_switch("json", "print JSON instead of lines")
     options = parser.read(arguments)
     from burn.core.paths import expand
-    from burn.core.results import append_results
+    from burn.core.results import append_results, require_appendable
     from burn.deploy.named import check_packing
 
     checkpoint, out = expand(options.checkpoint), expand(options.out)
@@ -51,7 +51,7 @@ def run(arguments: list[str], console: Console) -> str | None:
     check_packing(checkpoint, out, head)  # before torch is imported
     results_file = None if options.results is None else expand(options.results) / "results.jsonl"
     if results_file:
-        append_results(results_file, [])  # find out before packing whether it can be written
+        require_appendable(results_file)
     from burn.deploy.pack import pack
 
     done = pack(checkpoint, out, head)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from burn.core.errors import UserError
-from burn.core.files import require_free, write_beside
+from burn.core.files import cannot_be_written, require_free, write_beside
 from burn.deploy.c.fixed_point import IntegerNetwork, real
 from burn.deploy.c.fixed_point_run import run_integers
 from burn.deploy.c.source import CSource
@@ -278,7 +278,7 @@ def _write(out: Path, texts: dict[Path, str]) -> None:
         if is_new and out.is_dir() and not any(out.iterdir()):
             out.rmdir()
         if isinstance(error, OSError):
-            raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+            raise UserError(cannot_be_written(out, error)) from error
         raise
 
 

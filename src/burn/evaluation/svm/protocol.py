@@ -20,6 +20,7 @@ from burn.core.results import Result
 from burn.data.augment import resize
 from burn.data.base import Source
 from burn.data.formats.voc import Voc
+from burn.data.view_config import ViewConfig
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.cache import Split, custom_features
 from burn.evaluation.configs import SvmConfig
@@ -142,9 +143,9 @@ def _key(context: EvaluationContext, data: SvmData, config: SvmConfig) -> str:
 
 def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> SvmData:
     size = config.image_size or context.views.size
-    # 256 before 224, unless the recipe has another `resize` for its own size.
-    short = context.views.resize if size == context.views.size else None
-    before = short or round(size * 8 / 7)
+    # The recipe's `resize` is for images of its own size.
+    views = context.views if size == context.views.size else ViewConfig(size=size)
+    resized_to = views.short_side
     with torch.no_grad():
         images = torch.zeros(1, 3, size, size, dtype=torch.uint8, device=context.device)
         name = context.backbone.config.name
@@ -161,11 +162,12 @@ def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> Sv
         if max(image.shape[1:]) <= 8 * min(image.shape[1:]):  # a very long image would become huge
             height, width = image.shape[1:]
             short = min(height, width)
-            image = resize(image, before * height // short, before * width // short)
+            image = resize(image, resized_to * height // short, resized_to * width // short)
         return resize(image, size, size)
 
     def extract(split: Split, source: Source) -> tuple[Any, Any]:
-        features = custom_features(context, split, console, f"svm {before} {size}", 4, view, _grid)
+        kind = f"svm {resized_to} {size}"
+        features = custom_features(context, split, console, kind, 4, view, _grid)
         # Of numbered classes the test images may have fewer than the training images.
         targets = _targets(source, len(context.train.classes))
         return features.values.numpy(), targets[features.positions.numpy()]

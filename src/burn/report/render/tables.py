@@ -11,14 +11,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from burn.core.errors import printable
-from burn.core.results import Result, largest_class
+from burn.core.results import Result, majority_accuracy
 from burn.core.seeds import OverSeeds
 
 
 def results_table(results: Sequence[Result]) -> RenderableType:
     """Return a table with a row for each model, or for each number of a single model."""
     models = list(dict.fromkeys(r.model for r in results))
-    shares = _largest_classes(results)
+    shares = _majority_accuracies(results)
     if len(models) == 1:
         rows = []
         for r in results:
@@ -43,10 +43,12 @@ def results_table(results: Sequence[Result]) -> RenderableType:
 _LARGEST = "always the largest class"
 
 
-def _largest_classes(results: Sequence[Result]) -> dict[tuple[str, str], float]:
+def _majority_accuracies(results: Sequence[Result]) -> dict[tuple[str, str], float]:
     """Return the accuracies of always predicting the largest class, where that is a floor."""
     return {  # by protocol, which may have test images of its own, as transfer has
-        (r.protocol, r.metric): share for r in results if (share := largest_class(r)) is not None
+        (r.protocol, r.metric): share
+        for r in results
+        if (share := majority_accuracy(r)) is not None
     }
 
 
@@ -116,7 +118,7 @@ def _compared_cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
                 f"{row.training_seconds:.0f} s" if trained else "",
             )
         )
-    if shares := _largest_classes(results):
+    if shares := _majority_accuracies(results):
         floors = [f"{shares[c]:.1f}" if c in shares else "" for c in _columns(results)]
         table.append((_LARGEST, *floors, "", "", ""))
     return table

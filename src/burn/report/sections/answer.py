@@ -90,7 +90,7 @@ def _evaluated(answer: Verdict, network: Network, number: Number, gathered: Gath
     if headline := _HEADLINES.get(answer.word):
         return Opening(answer.word, headline, lede)
     headline = f"{percent(number.mean)} % {number_name(number.protocol, number.metric)}"
-    if number.largest_class is not None and number.mean < number.largest_class + BARELY:
+    if number.majority_accuracy is not None and number.mean < number.majority_accuracy + BARELY:
         headline = "No better than always predicting the largest class"
     last = number.results[-1]
     command = ""
@@ -206,7 +206,7 @@ def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
         for n in (number, linear if linear is not number else None):
             if n is not None:
                 seeds = f"{len(n.results)} seeds" if len(n.results) > 1 else ""
-                largest = filled("largest class {:.1f} %", n.largest_class)
+                largest = filled("largest class {:.1f} %", n.majority_accuracy)
                 small = joined(n.plus_minus, seeds, largest)
                 chosen.append(Tile(percent(n.mean), "%", whose + n.label, small))
     elif run is not None and (knn := watched(run)) is not None:

@@ -15,6 +15,8 @@ from burn.report.render.cells import DASH, Cell, Table, cell, filled, joined, se
 
 _OTHER_DATA = "other data"
 _UNKNOWN = ("its pretraining was not given: name its run folder too",)
+_COLUMNS = ("network", "number", "here", "paper, same method", "difference", "table")
+_RIGHT_ALIGNED = frozenset(map(_COLUMNS.index, ("here", "paper, same method", "difference")))
 
 
 @dataclass(frozen=True)
@@ -26,20 +28,27 @@ class _Row:
     figure: paper.Figure | None
 
 
+@dataclass(frozen=True)
+class BesidePaper:
+    """What the page says of the networks' numbers beside the paper's."""
+
+    training: Sequence[str]  # differences in training that all networks share
+    differences: Sequence[tuple[str, str]]  # names of networks, and the differences of only these
+    evaluating: Sequence[tuple[str, Sequence[str]]]  # numbers, and how their evaluation differs
+    table: Table | None  # of the numbers, if any can be compared
+    note: str  # on the numbers that cannot be compared, or ""
+    foreign: bool  # whether all images are others than the paper's
+
+
 def beside_paper(
     all_networks: Sequence[Network], answer: Verdict, groups: Sequence[Group]
-) -> dict[str, Any] | None:
+) -> BesidePaper | None:
     """Compare networks with the paper's numbers of the same method and protocol.
 
-    Networks with random weights and float networks have no row there, and those of an ablation are
-    in its own tables; the kNN of the answer's network has one without a number of the paper.
-    Numbers whose results do not say on which images they were measured are only listed in the note.
-
-    Returns:
-        The differences in training that all networks share and (networks, those of only these),
-        (numbers, how their evaluation differs), the table of the numbers, which numbers cannot be
-        compared, and whether all images are others than the paper's; or None if no network has a
-        number to compare.
+    Networks with random weights and float networks have no row in the table, and those of an
+    ablation are in its own tables. The kNN of the answer's network has a row without a number of
+    the paper. Numbers whose results do not say on which images they were measured are only listed
+    in the note. None is returned if no network has a number to compare.
     """
     varied = {group.folder for group in groups if group.ablation}
     rows: list[_Row] = []
@@ -62,28 +71,29 @@ def beside_paper(
     for name, marks in training.items():
         differing.setdefault(tuple(mark for mark in marks if mark not in same), []).append(name)
     also = "also " if same else ""
-    evaluating: dict[tuple[str, ...], dict[str, None]] = {}
+    evaluating: dict[tuple[str, ...], list[str]] = {}
     cells = []
     for row in rows:
         marks = _evaluating_marks(row.number, row.figure)
         if marks:
-            evaluating.setdefault(tuple(marks), {})[row.number.label] = None
+            labels = evaluating.setdefault(tuple(marks), [])
+            if row.number.label not in labels:
+                labels.append(row.number.label)
         cells.append(_paper_row(row, alike=not training[row.network.name] and not marks))
-    columns = ("network", "number", "here", "paper, same method", "difference", "table")
     ours = [
         ("; ".join(names), f"{'' if marks == _UNKNOWN else also}{'; '.join(marks)}")
         for marks, names in differing.items()
         if marks
     ]
-    numbers = frozenset({2, 3, 4})
-    return {
-        "training": same,
-        "differences": ours,
-        "evaluating": [(", ".join(labels), marks) for marks, labels in evaluating.items()],
-        "table": Table("Here and in the paper", columns, cells, numbers) if cells else None,
-        "note": _unknown_note(unknown),
-        "foreign": rows and all(_is_foreign(row, training[row.network.name]) for row in rows),
-    }
+    table = Table("Here and in the paper", _COLUMNS, cells, _RIGHT_ALIGNED) if cells else None
+    return BesidePaper(
+        training=same,
+        differences=ours,
+        evaluating=[(", ".join(labels), marks) for marks, labels in evaluating.items()],
+        table=table,
+        note=_unknown_note(unknown),
+        foreign=bool(rows) and all(_is_foreign(row, training[row.network.name]) for row in rows),
+    )
 
 
 def _is_foreign(row: _Row, marks: Sequence[str]) -> bool:
@@ -106,7 +116,9 @@ def _method(network: Network) -> str:
     """Return the method of the network's run or of its checkpoint's recipe, or "" if unknown."""
     if network.method or network.run:
         return network.method
-    words_of_name = network.name.partition(",")[0] + "_"  # burn_small, stage 2
+    # A result without its run tells no method but in the name of its network, which begins with
+    # that of the recipe, as in burn_small, stage 2; and a recipe is named after its method.
+    words_of_name = network.name.partition(",")[0] + "_"
     methods = sorted((*paper.OF_RECIPE, "supervised_kl"), key=len, reverse=True)
     return next((method for method in methods if words_of_name.startswith(f"{method}_")), "")
 

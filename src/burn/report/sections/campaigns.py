@@ -52,7 +52,7 @@ def comparison_table(members: Sequence[Network]) -> Table:
             ]
         )
     numbers = [n for network in members for n in network.numbers]
-    largest = {n.protocol: n.largest_class for n in numbers if n.largest_class is not None}
+    largest = {n.protocol: n.majority_accuracy for n in numbers if n.majority_accuracy is not None}
     if largest:
         shares = [cell(largest.get(protocol)) for protocol in ("knn", "linear")]
         name = Cell("always the largest class", style="grey")

@@ -78,7 +78,7 @@ def ladder(
         )
         for n, first in chosen
     ]
-    if (share := number.largest_class) is not None:
+    if (share := number.majority_accuracy) is not None:
         rungs.append(Rung("always the largest class", "grey", "", share, None, False, None))
     rungs.sort(key=lambda r: -r.first)
     if len(rungs) < 2:

@@ -65,7 +65,7 @@ def _pivot(shown: Sequence[tuple[Network, Number]], train: str, test: str) -> Ta
     if train == test:
         title = f"Learned and evaluated on {short_path(train)}"
     columns = ["network", *(label for _, label in labels)]
-    largest = {n.label: n.largest_class for _, n in shown if n.largest_class is not None}
+    largest = {n.label: n.majority_accuracy for _, n in shown if n.majority_accuracy is not None}
     if largest:
         name = Cell("always the largest class", small="needs no network")
         rows.append([name, *(cell(largest.get(label)) for _, label in labels)])

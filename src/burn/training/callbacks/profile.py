@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from burn.core.files import write_text
+from burn.core.files import cannot_be_written, write_text
 from burn.core.types import Batch
 from burn.learning.loop import Callback, Loop
 from burn.learning.pace import rate
@@ -130,7 +130,7 @@ class Profile(Callback):
         try:
             write_text(self._path, json.dumps(numbers, indent=2) + "\n")
         except OSError as error:
-            self._console.print(f"{self._path} cannot be written: {error.strerror or error}")
+            self._console.print(cannot_be_written(self._path, error))
 
 
 class _OthersDone(Callback):
