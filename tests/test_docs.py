@@ -17,7 +17,7 @@ def test_generated_documents_are_those_in_the_repository(tmp_path: Path):
     written = generate.documents()
     pages = {f"project/results/{path.name}" for path in (ROOT / "docs/project/results").iterdir()}
     assert set(written) == {
-        "project/results.md", *pages, "../README.md", "guide/quickstart.md"
+        "project/results.md", *pages, "../README.md", "guide/choosing.md", "guide/quickstart.md"
     }  # fmt: skip
     for name, text in written.items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"{name}: make docs"

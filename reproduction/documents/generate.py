@@ -7,7 +7,7 @@ The numbers are in reproduction/results/. --take copies the results and rows of 
 ablations, analyses and demos into it. They give the claims, the comparison, the ablations, the
 analyses and the engine's times. The other tables, of single measurements, and the text are in
 pages/ there, a template for each page of docs/project/results/ and for docs/project/results.md.
-benchmarks/engine.py --out writes engine/NAME.json.
+benchmarks/engine.py --out writes engine/NAME.json, and reproduction/rivals.sh rivals.json.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from reproduction.analyses.figure import Report
 from reproduction.analyses.rows import from_csv
 from reproduction.analyses.run import ANALYSES
 from reproduction.claims import Campaign, Evidence, claims
-from reproduction.documents import engine_figure, family_picture, search_table
+from reproduction.documents import engine_figure, family_picture, rivals_picture, search_table
 from reproduction.documents.teacher_share import share_table
 
 ROOT = Path(__file__).parents[2]
@@ -235,11 +235,13 @@ def documents() -> dict[str, str]:
     readme = _between("clothes", clothes, readme)
     picture = f"![{_engine().title}](docs/pictures/engine.svg)"
     quickstart = (DOCS / "guide/quickstart.md").read_text(encoding="utf-8")
+    choosing = (DOCS / "guide/choosing.md").read_text(encoding="utf-8")
     return {
         "project/results.md": index,
         **{f"project/results/{name}.md": text for name, text in pages.items()},
         "../README.md": _between("engine", picture, readme),
         "guide/quickstart.md": _between("demo", _demo_table(), quickstart),
+        "guide/choosing.md": _between("rivals", rivals_picture.table(_rivals()), choosing),
     }
 
 
@@ -255,6 +257,7 @@ def draw(folder: Path) -> None:
         folder / "search.svg",
     )
     family_picture.draw(_rows("family/members"), _on_clothes(), folder / "family.svg")
+    rivals_picture.draw(_rivals(), folder / "rivals.svg")
     demo = _results("demo.jsonl")
     demo_picture(demo, DATA / "demo/teacher", DATA / "demo/student", [folder / "demo.svg"])
     for name in ANALYSES:
@@ -295,6 +298,11 @@ def _on_clothes() -> list[Result]:
 def _rows(name: str) -> list[dict[str, Any]]:
     file = DATA / f"{name}.csv"
     return from_csv(file.read_text(encoding="utf-8").splitlines(), str(file))
+
+
+def _rivals() -> list[dict[str, Any]]:
+    """Return the rows that benchmarks/rivals.py wrote."""
+    return json.loads((DATA / "rivals.json").read_text(encoding="utf-8"))["rows"]
 
 
 def _engine() -> Report:
