@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The comparison of binary, float and 8-bit networks that were taught alike, of docs/guide/choosing.md:
 #
-#     reproduction/rivals.sh OUT 0 1 2      # seeds; the same command continues
+#     reproduction/rivals.sh runs/rivals 0 1 2      # a folder and seeds; the same command continues
+#     python -m reproduction.documents.generate --take runs/rivals    # puts its numbers there
 #
 # It needs the folder clothing in the working directory, with train.parquet and val.parquet, the
 # folder flowers with train.parquet and test.parquet (docs/models/photos.md says how they are split),
@@ -9,6 +10,7 @@
 # networks' learning rates were chosen on held-out training photographs (docs/project/log.md); the
 # binary ones have their recipe's.
 set -euo pipefail
+[ $# -ge 2 ] || { echo "usage: reproduction/rivals.sh FOLDER SEED…" >&2; exit 2; }
 out=$1
 seeds=("${@:2}")
 
@@ -35,4 +37,4 @@ while read -r name architecture width stages steps rate; do
 done <<<"$networks"
 python benchmarks/rivals.py "${compared[@]}" lite0=lite0 --calibrate clothing/train.parquet \
     --set clothes=clothing/train.parquet,clothing/val.parquet \
-    --set flowers=flowers/train.parquet,flowers/test.parquet --out reproduction/results/rivals.json
+    --set flowers=flowers/train.parquet,flowers/test.parquet --out "$out/rivals.json"

@@ -4,10 +4,11 @@
     python -m reproduction.documents.generate --take runs/compared …   # first copy these runs'
 
 The numbers are in reproduction/results/. --take copies the results and rows of comparisons,
-ablations, analyses and demos into it. They give the claims, the comparison, the ablations, the
-analyses and the engine's times. The other tables, of single measurements, and the text are in
-pages/ there, a template for each page of docs/project/results/ and for docs/project/results.md.
-benchmarks/engine.py --out writes engine/NAME.json, and reproduction/rivals.sh rivals.json.
+ablations, analyses, demos and reproduction/rivals.sh into it. They give the claims, the comparison,
+the ablations, the analyses, the networks that were taught alike and the engine's times. The other
+tables, of single measurements, and the text are in pages/ there, a template for each page of
+docs/project/results/ and for docs/project/results.md.
+benchmarks/engine.py --out writes engine/NAME.json.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def take(folder: Path) -> None:
-    """Copy the numbers of a folder of `burn compare`, `ablate`, `analyze` or `demo`."""
+    """Copy the numbers of a folder of `burn compare`, `ablate`, `analyze`, `demo` or rivals.sh."""
     DATA.mkdir(exist_ok=True)
     names = []
     if (folder / "comparison.json").is_file():
@@ -90,6 +91,11 @@ def take(folder: Path) -> None:
         if about.is_file():
             text = json.dumps(_without_paths(json.loads(about.read_text())), indent=2)
             (DATA / f"{name}.json").write_text(text + "\n")
+    if (folder / "rivals.json").is_file():
+        measured = json.loads((folder / "rivals.json").read_text(encoding="utf-8"))
+        del measured["accuracies"]  # by run, for a measurement that goes on
+        (DATA / "rivals.json").write_text(json.dumps(measured, indent=1) + "\n")
+        names.append("rivals.json")
     if (folder / "student" / "stage1.json").is_file() and (folder / "results.jsonl").is_file():
         names.append(_keep("demo.jsonl", read_results(folder / "results.jsonl")))
         shutil.rmtree(DATA / "demo", ignore_errors=True)

@@ -280,6 +280,11 @@ def test_features_are_extracted_once_and_again_for_other_weights(
     assert len(list((tmp_path / "out" / "features").iterdir())) == 2
 
 
+def test_random_weights_of_a_file_are_refused_before_it_is_read(tmp_path: Path):
+    with pytest.raises(UserError, match="random weights need a checkpoint"):
+        open_model(f"resnet18:{tmp_path / 'none.pth'}", fresh=True, seed=0)
+
+
 def _rewritten(
     file: Path, change: Callable[[dict[str, torch.Tensor]], object], *, checksum: bool = True
 ) -> None:

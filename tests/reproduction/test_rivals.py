@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from burn.cli.main import main
-from reproduction.documents import rivals_picture
+from reproduction.documents import generate, rivals_picture
 
 ROOT = Path(__file__).parents[2]
 ROWS = json.loads((ROOT / "reproduction/results/rivals.json").read_text(encoding="utf-8"))["rows"]
@@ -42,8 +42,28 @@ def test_the_script_trains_and_compares_the_networks_of_the_table(
         assert f"{name}={','.join(run for run in runs if run[4:-2] == name)}" in words
     assert main(["pretrain", "--help"]) == main(["pretrain", "--help-fields"]) == 0
     known = set(re.findall(r"^  (?:-h, )?--([\w.-]+)", capsys.readouterr().out, re.MULTILINE))
+    assert words[words.index("--out") + 1] == "out/rivals.json"
     for command in trained:
         assert {w.removeprefix("--") for w in command if w.startswith("--")} <= known, command
+
+
+@pytest.mark.parametrize("words", [[], ["out"]])
+def test_a_folder_and_a_seed_are_asked_for(words: list[str]):
+    script = ROOT / "reproduction/rivals.sh"
+    done = subprocess.run([script, *words], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "usage: reproduction/rivals.sh FOLDER SEED…\n"
+
+
+def test_numbers_are_taken_without_those_of_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(generate, "DATA", tmp_path / "results")
+    measured = {"rows": ROWS, "accuracies": {"runs/rivals/burn-0": {}}}
+    (tmp_path / "rivals.json").write_text(json.dumps(measured), encoding="utf-8")
+    generate.take(tmp_path)
+    kept = json.loads((tmp_path / "results/rivals.json").read_text(encoding="utf-8"))
+    assert kept == {"rows": ROWS}
 
 
 def test_the_table_has_a_row_for_each_runtime():
