@@ -96,11 +96,11 @@ def _panel(axes: Axes, rows: Sequence[Row], images: str, places: Sequence[float]
         )  # fmt: skip
         if runtime == "ONNX Runtime fp32":
             continue  # the name stands at the same network's 8 bits
-        for (x, row), each in zip(chosen, over, strict=True):
+        for index, ((x, row), each) in enumerate(zip(chosen, over, strict=True)):
             axes.annotate(
                 row["network"],
                 (x, each.mean),
-                xytext=(4, 4),
+                xytext=(4, -10 if index % 2 else 4),  # neighbours' names do not meet
                 textcoords="offset points",
                 fontsize=7,
             )
